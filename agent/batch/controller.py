@@ -85,7 +85,9 @@ class BatchController:
         )
         self._user = user or current_account().name
         #: the environment of Slurm's commands
-        self.command_environment = lambda: environment(login.known or {}, cluster.environment)
+        self.command_environment: Callable[[], dict[str, str]] = lambda: environment(
+            login.known or {}, cluster.environment
+        )
         self._run = run or Commands(self.command_environment)
         self._on_cluster_status = on_cluster_status
         self._cluster_status: ClusterStatus | None = None

@@ -51,7 +51,7 @@ def relayed(
         if direct is not None:
             raise direct from None
         return
-    s.screen.message(f"[{about}; through its agent; 'exit' closes the shell]")
+    s.screen.message(f"[{about}; relayed by the supervisor; 'exit' closes the shell]")
     sys.stdout.flush()
     sys.stderr.flush()
     try:

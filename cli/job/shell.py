@@ -70,12 +70,12 @@ def shell(
         _print(s, task, words)
         return
     about = _about(task, answer)
-    if s.remote and not _has_container(task):
+    if s.remote:
         relayed(s, jid, task, answer["attempt"], about)
     try:
         _check(task, words)
     except Refusal as e:
-        if s.remote or _has_container(task):
+        if s.remote:
             raise
         relayed(s, jid, task, answer["attempt"], about, e)
     s.screen.message(f"[{about}; 'exit' closes the shell]")
@@ -169,12 +169,6 @@ def _check(task: dict[str, Any], words: list[str]) -> None:
             else "its files were removed or lie on another machine"
         )
         raise Refusal("notHere", f"task {task_name(task)} cannot be entered here: {why} ({path})")
-
-
-def _has_container(task: dict[str, Any]) -> bool:
-    """Return whether the task has a container of its own, which only its Docker daemon can enter."""
-    key = str(task.get("agentKey", ""))
-    return key.startswith("docker.") and parse_agent_key(key).kind == AgentKind.CONTAINER
 
 
 def _is_batch(task: dict[str, Any]) -> bool:

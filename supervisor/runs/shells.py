@@ -16,7 +16,7 @@ from ...db.events.state import Task
 from ...drivers.contracts import TaskDriver
 from ...protocol.api.requests import JobLog, ShellOpen, ShellUse
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, Token, base62
+from ...protocol.ids import AgentKey, AgentKind, Token, base62
 from ...protocol.jobs.status import PURGED
 from ...protocol.wire.messages import OpenShell, ShellIo, ShellOutput
 from ...runtime.shells.session import IDLE_SECS
@@ -30,6 +30,10 @@ MAX_OF_USER, MAX_SHELLS = 8, 256
 #: An unused shell is on record as abandoned after this time: the far end has hung up before.
 ABANDONED_SECS = IDLE_SECS + 15.0
 DISABLED = "this site does not permit shells in tasks (setting auth.shells); ask an administrator"
+RELEASED = (
+    "the task has ended, so nothing is reserved for a shell in a container; submit with --debug-hold to keep a failed"
+    " task"
+)
 GONE = (
     "the shell has ended: supervisor or agent was restarted, or nobody used it for a while; the job"
     " goes on: open another shell"
@@ -168,6 +172,8 @@ class Shells:
         task = None if job.run is None or job.run.status == PURGED else asked_for(job, chosen)
         if task is None:
             raise Refusal("notReady", f"no task of {request.compute_jid} can be entered now")
+        if task.agent_key.kind == AgentKind.CONTAINER and not task.live:
+            raise Refusal("notHere", RELEASED)
         return task
 
     async def _is_open(self, request: ShellOpen, task: Task) -> bool:

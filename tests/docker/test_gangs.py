@@ -18,6 +18,7 @@ from consistency_check import check_books
 from docker_hosts import BASE, BUSYBOX, NOSHELL, Hosts, sites
 from image_registry import Registry
 from loop_lag import check_lag
+from shell_user import ShellUser, check_stranger, client_of
 from site_locations import dice
 from supervisor_process import SupervisorProcess, jid_of, req_id, until
 
@@ -443,16 +444,64 @@ def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(
 def test_what_failed_is_kept_in_its_container_until_it_is_released(
     site: SupervisorProcess, pool: Hosts
 ) -> None:
-    run = gang(role("main", "echo here; exit 3", image=BUSYBOX), debugSecs=600.0)
+    """Its owner enters it while it runs, and when its process has ended. The containers for that are
+    gone when their shells end, when the supervisor is killed, and when the task is released.
+    """
+    script = "trap 'exit 3' TERM; echo here; touch ../../runs; while [ ! -e ../../go ]; do sleep 0.1; done; exit 3"
+    run = gang(role("main", script, image=BUSYBOX), debugSecs=600.0)
     site.submit(run)
-    until(lambda: site.status(run)["queueState"] == "debug_hold", "it is kept", PATIENT)
-    ((host, names),) = there(pool, run).items()
-    assert pool.hosts[host].inspect(names[-1])["State"]["Status"] == "exited", names
-    assert "job release" in "".join(types(site, "job", "status", jid_of(run)))
-    types(site, "job", "release", jid_of(run))
+    jid = jid_of(run)
+    run_all(site, run)
+    with client_of(site, run["uid"]) as owner:
+        shell = ShellUser(owner, jid, rows=31, cols=101)
+        shell.type("until [ \"$(stty size)\" = '31 101' ]; do sleep 0.1; done; pwd; id -u; tty\n")
+        shell.until(str(site.status(run)["runDir"]))
+        shell.until("/dev/pts/")
+        shell.type("sh -c \"echo sl''eeps; exec sleep 1000\"\n")
+        shell.until("sleeps")
+        shell.type("\x03echo st''ill; exit 7\n")
+        shell.until("still")
+        assert shell.end()["code"] == 7
+        left = ShellUser(owner, jid)
+        left.type("trap '' HUP; echo re''ady\n")
+        left.until("ready")
+        left.use(close=True)
+        assert left.end()["code"] is not None
+        check_stranger(site, "Stranger", jid, jid.replace(run["uid"], "NobodyXX"))
+
+        let_go(site, run)
+        until(lambda: site.status(run)["queueState"] == "debug_hold", "it is kept", PATIENT)
+        ((host, names),) = there(pool, run).items()
+        assert pool.hosts[host].inspect(names[-1])["State"]["Status"] == "exited", names
+        shells = ["jobscribe.part=shell", f"jobscribe.jid={jid}"]
+
+        def open_held() -> ShellUser:
+            shell = ShellUser(owner, jid)
+            shell.type("ls runs; echo $JOBSCRIBE_ATTEMPT:$?\n")
+            shell.until("1:0")
+            assert len(pool.hosts[host].containers(*shells, running=True)) == 1
+            return shell
+
+        def cleaned() -> None:
+            until(lambda: not pool.hosts[host].containers(*shells), "no shell container", PATIENT)
+
+        shell = open_held()
+        shell.type("exit 4\n")
+        assert shell.end()["code"] == 4
+        cleaned()
+        open_held()
+        site.stop(signal.SIGKILL)
+        cleaned()
+        site.start()
+    with client_of(site, run["uid"]) as owner:
+        shell = open_held()
+        assert "job release" in "".join(types(site, "job", "status", jid_of(run)))
+        types(site, "job", "release", jid_of(run))
+        shell.end()
     over = site.wait(run, PATIENT)
     assert (over["state"], over["exit"]["code"]) == ("error", 3), over
     gone(pool, run)
+    cleaned()
     assert output(site, run, "main") == "here\n", "its evidence stays"
 
 

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from shell_user import ShellUser, check_stranger, client_of
 from supervisor_process import PYTHON_PATH, SupervisorProcess, jid_of, shell, until
-
-from jobscribe.client import Client, ClientError
 
 Make = Callable[..., SupervisorProcess]
 ANN, BOB = "ann00001", "bob00001"
@@ -89,19 +88,6 @@ def terminals() -> Iterator[Callable[..., Terminal]]:
         terminal.close()
 
 
-def open_shell(client: Client, jid: str) -> str:
-    """Open a shell as soon as the agent is connected. Return its id."""
-
-    def look() -> str | None:
-        try:
-            return str(client.open_shell(jid)["shellId"])
-        except ClientError as e:
-            assert e.code == "agentUnavailable", e
-            return None
-
-    return until(look, f"a shell of {jid}")
-
-
 def test_a_shell_from_another_machine(
     make_site: Make, terminals: Callable[..., Terminal], tmp_path: Path
 ) -> None:
@@ -113,14 +99,10 @@ def test_a_shell_from_another_machine(
     run = shell(f"echo begun; while [ ! -e {go} ]; do sleep 0.05; done; echo done", ANN)
     site.post("run-simulation", reqId="request-shell", run=run)
     jid = jid_of(run)
-    scopes = ["read", "control", "debug"]
-    tokens = {
-        uid: site.post("token-create", uid=uid, name="t", scopes=scopes)["secret"]
-        for uid in (ANN, BOB)
-    }
+    made = site.post("token-create", uid=ANN, name="t", scopes=["read", "control", "debug"])
     until(lambda: b"begun" in site.output(run).body, "the job runs")
-    t, ended, lost = (terminals(site, ANN, tokens[ANN], jid) for _ in range(3))
-    t.until("through its agent")
+    t, ended, lost = (terminals(site, ANN, made["secret"], jid) for _ in range(3))
+    t.until("relayed by the supervisor")
     t.type("stty size; echo of $JOBSCRIBE_ATTEMPT\n")
     t.until("30 100\r\n")
     t.until("of 1\r\n")
@@ -136,16 +118,9 @@ def test_a_shell_from_another_machine(
     t.until("interrupted\r\n")
     assert t.end() == 7, t.said
 
-    refused = []
-    with Client(site.url, tokens[BOB], BOB) as stranger:
-        for name in (jid, f"{ANN}-abcdefgh-command"):
-            with pytest.raises(ClientError) as e:
-                stranger.open_shell(name)
-            refused.append((e.value.code, str(e.value).replace(name, "JID")))
-    assert refused[0] == refused[1], refused
-
+    check_stranger(site, BOB, jid, f"{ANN}-abcdefgh-command")
     for each in (ended, lost):
-        each.until("through its agent")
+        each.until("relayed by the supervisor")
         each.type("echo re''ady\n")
         each.until("ready\r\n")
     ended.process.send_signal(signal.SIGTERM)
@@ -154,11 +129,10 @@ def test_a_shell_from_another_machine(
     site.stop(signal.SIGKILL)
     site.start()
     until(lambda: site.status(run)["state"] == "running", "the job goes on")
-    with Client(site.url, tokens[ANN], ANN) as ann:
-        again = open_shell(ann, jid)
-        ann.use_shell(jid, again, input=b"exit 5\n")
-        read = {"limit": 65536, "wait_secs": 1.0}
-        until(lambda: ann.use_shell(jid, again, **read)["code"] == 5, "the shell has ended")
+    with client_of(site, ANN) as ann:
+        again = ShellUser(ann, jid)
+        again.type("exit 5\n")
+        assert again.end()["code"] == 5
     assert lost.end() not in (0, 7)
     assert "The job goes on" in lost.said
     assert f"Attach again: jobscribe job shell {jid}" in lost.said

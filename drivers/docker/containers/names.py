@@ -19,7 +19,7 @@ from ....protocol.ids import (
     short_op,
 )
 
-Part = Literal["agent", "task", "relay", "network"]
+Part = Literal["agent", "task", "relay", "network", "shell"]
 
 DEPLOYMENT: Final = "jobscribe.deployment"
 PART: Final = "jobscribe.part"
@@ -50,6 +50,13 @@ def agent(key: AgentKey, deployment: str | None = None) -> str:
 
 def task(uid: str, token: Token, deployment: str) -> str:
     return f"srj-t-{uid}-{_digest(f'{token}{deployment}')}"
+
+
+def shell(uid: str, token: Token, shell_id: str, deployment: str) -> str:
+    """Return the name of the container for shells in the files of an ended task. shell_id: of the
+    first one.
+    """
+    return f"srj-x-{uid}-{_digest(f'{token}{shell_id}{deployment}')}"
 
 
 def relay(deployment: str) -> str:
@@ -83,6 +90,14 @@ def task_labels(
         labels(deployment, "task")
         | _key_labels(place, started)
         | {JID: token.jid, TOKEN: str(token), OP: short_op(op_id), AGENT: ""}
+    )
+
+
+def shell_labels(deployment: str, place: AgentKey, token: Token, started: float) -> dict[str, str]:
+    return (
+        labels(deployment, "shell")
+        | _key_labels(place, started)
+        | {JID: token.jid, TOKEN: str(token), OP: "", AGENT: ""}
     )
 
 

@@ -188,6 +188,39 @@ def task_container(
     return Creation(name=name, config=config)
 
 
+def shell_container(
+    pool: Pool, dead: Mapping[str, Any], *, name: str, labels: Mapping[str, str]
+) -> Creation:
+    """The container for shells in the files of a task whose container has ended. dead: the engine's
+    description of that container, whose image, user, mounts, limits and devices it has.
+
+    Its process 1 waits for the end of its standard input, and the engine removes it then: so it
+    ends with the supervisor, however that ends.
+    """
+    config, known = dead["Config"], dead["HostConfig"]
+    kept = [*_isolated(RELAY_LIMITS, (), "none", "none"), "DeviceRequests"]
+    host = {key: known[key] for key in kept if known.get(key) is not None}
+    # the network of a gang is gone
+    network = known["NetworkMode"] if known["NetworkMode"] == pool.network else "none"
+    body = {
+        "Image": dead["Image"],
+        "Entrypoint": ["/bin/sh"],
+        "Cmd": ["-c", "while read -r _; do :; done"],
+        "Env": list(config.get("Env") or ()),
+        "WorkingDir": "/",
+        "Hostname": config["Hostname"],
+        "Labels": dict(labels),
+        "User": config["User"],
+        "AttachStdin": True,
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "Tty": False,
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": host | {"AutoRemove": True, "NetworkMode": network},
+    }
+    return Creation(name=name, config=body)
+
+
 def network_body(*, name: str, subnet: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """The body of POST /networks/create for the bridge of a gang. The bridge has no route outside,
     and its host has no address in it.

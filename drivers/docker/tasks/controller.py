@@ -39,6 +39,7 @@ from .networks import GangNetworks
 from .observer import ContainerObserver
 from .poll_loop import TaskPollLoop
 from .recovery import Recovery
+from .shells import ContainerShells
 from .start import Refused, TaskStarter
 from .state import ContainerPlace, TaskState
 from .stop import ContainerStopper
@@ -68,6 +69,7 @@ class ContainerTaskController:
         self._starter = TaskStarter(driver, networks, self._on_ended, self._on_started)
         self._stopper = ContainerStopper(driver, self._observe, self._starter.bar_start)
         self._recovery = Recovery(driver)
+        self._shells = ContainerShells(driver, log)
         self._poll_loop = TaskPollLoop(
             driver,
             log,
@@ -124,6 +126,7 @@ class ContainerTaskController:
                 self._spawn(self._poll_loop.settle(known[token]))
 
     def release(self, place: AgentKey, token: Token) -> None:
+        self._shells.leave(token)
         found = self._places.get(place)
         task = found.tasks.get(token) if found is not None else None
         if task is not None:  # its end is not acknowledged yet
@@ -140,11 +143,10 @@ class ContainerTaskController:
         )
 
     async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
-        """Refuse: shells in containers of tasks are not relayed yet."""
-        raise Refusal(
-            "notHere",
-            "a task in a container of its own is entered on its host; 'jobscribe job shell JOB' prints the command",
-        )
+        found = self._up(place)
+        if found is None:
+            raise Refusal("agentUnavailable", f"host {place.host} cannot be reached now")
+        return await self._shells.answer(found, op)
 
     # ---- PlaceProvider of the driver
 
@@ -194,6 +196,7 @@ class ContainerTaskController:
 
     async def close(self) -> None:
         """Stop the driver. Tasks continue."""
+        await self._shells.close()
         self._poll_loop.close()
         for work in list(self._background):
             work.cancel()
@@ -287,6 +290,7 @@ class ContainerTaskController:
         for task in [t for p in self._places_on(host) for t in p.table.live()]:
             if task.start_requested and (task.pid is None or task.container not in running):
                 await self._observe(task)
+        await self._shells.sweep(engine)
         await self._poll_loop.sweep(engine)
 
     # ---- inside: tasks

@@ -1,0 +1,201 @@
+"""Shells in tasks with containers of their own.
+
+A running task is entered in its container. A failed task that is held for debugging has none that
+runs: its shells share a *shell container* with the same image, user, mounts and limits. Nothing else
+is left of the task, because its root file system is read-only and its /tmp was in memory.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ....protocol.errors import Refusal
+from ....protocol.ids import Token, execution_log_ids
+from ....protocol.wire.messages import OpenShell, ShellIo, ShellOutput
+from ....runtime.execution.folder import SCRIPT
+from ....runtime.log.logger import Log
+from ....runtime.shells.session import ShellSession, ShellTable
+from ..agents.driver import DockerDriver
+from ..containers import names, specifications
+from ..host.container_calls import inspect, remove
+from ..host.engine import EngineError, HostEngine
+from .exec_terminal import Attachment, ExecTerminal
+from .state import ContainerPlace
+
+#: Wait for shells that end with the supervisor (seconds).
+CLOSE_SECS = 4.0
+_ENDED = (
+    "the container of the task no longer exists; its output is still there: 'jobscribe job logs'"
+)
+
+
+class _ShellContainer:
+    """A shell container. keeper: its standard input, which ends it. shells: those that use it."""
+
+    def __init__(self, name: str, engine: HostEngine) -> None:
+        self.name, self.engine = name, engine
+        self.shells = 0
+        self.id: str | None = None
+        self.keeper: Attachment | None = None
+        self.lock = asyncio.Lock()
+
+
+class ContainerShells:
+    """The shells of one driver. Use it on the event loop."""
+
+    def __init__(self, driver: DockerDriver, log: Log) -> None:
+        self._driver, self._log = driver, log
+        self._table = ShellTable(self._start)
+        self._opening: dict[str, ContainerPlace] = {}
+        self._containers: dict[Token, _ShellContainer] = {}
+        self._terminals: dict[ExecTerminal, Token] = {}
+        self._work: set[asyncio.Task[None]] = set()
+
+    async def answer(self, place: ContainerPlace, op: OpenShell | ShellIo) -> ShellOutput:
+        """Raises Refusal."""
+        if isinstance(op, ShellIo):
+            return await self._table.io(op)
+        self._opening[op.shell_id] = place
+        try:
+            return await self._table.open(op)
+        finally:
+            self._opening.pop(op.shell_id, None)
+
+    def leave(self, token: Token) -> None:
+        """End the shells in the files of an ended task."""
+        container = self._containers.get(token)
+        if container is not None:
+            self._spawn(self._remove(token, container))
+
+    async def sweep(self, engine: HostEngine) -> None:
+        """Remove shell containers that no shell uses. They are left if the engine was stopped while
+        it removed them.
+        """
+        ours = {c.name for c in self._containers.values()}
+        filters = names.filters(self._driver.deployment, "shell")
+        listed: list[dict[str, Any]] = await engine.call(
+            "list shell containers", lambda c: c.containers(all=True, filters=filters)
+        )
+        for summary in listed:
+            if not ours & {name.lstrip("/") for name in summary.get("Names") or ()}:
+                await remove(engine, summary["Id"], force=True)
+
+    async def close(self) -> None:
+        """Hang up all shells."""
+        self._table.close()
+        ends = [asyncio.ensure_future(t.ended.wait()) for t in self._terminals]
+        if ends:
+            await asyncio.wait(ends, timeout=CLOSE_SECS)
+        for token, container in list(self._containers.items()):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._remove(token, container), CLOSE_SECS)
+        for work in [*ends, *self._work]:
+            work.cancel()
+
+    # ---- inside
+
+    async def _start(self, op: OpenShell, session: ShellSession) -> ExecTerminal:
+        place, token = self._opening[op.shell_id], op.token
+        engine = self._driver.engines[place.key.host]
+        try:
+            container, release = await self._container(place, op, engine)
+            command = ("/bin/sh", f"{place.files.evidence(token)}/{SCRIPT}", "--shell")
+            try:
+                terminal = await ExecTerminal.start(
+                    engine, container, command, {"TERM": op.term}, session
+                )
+            except BaseException:
+                release()
+                raise
+        except EngineError as e:
+            raise Refusal("agentUnavailable", e.sentence) from None
+        terminal.resize(op.rows, op.cols)
+        self._terminals[terminal] = token
+        self._spawn(self._follow(terminal, release))
+        self._log.bound(**execution_log_ids(token))("shell {} starts", op.shell_id[:4])
+        return terminal
+
+    async def _container(
+        self, place: ContainerPlace, op: OpenShell, engine: HostEngine
+    ) -> tuple[str, Callable[[], None]]:
+        """Return the container to enter, and what to call when its shell has ended. Raises Refusal,
+        EngineError.
+        """
+        token = op.token
+        task = place.tasks.get(token)
+        if task is not None and task.running and task.container is not None:
+            return task.container, lambda: None
+        if task is not None and not task.life.ended:
+            raise Refusal("notReady", "the task has not started yet; 'jobscribe job why' says why")
+        dead = place.kept.get(token, (0.0, None))[1] if task is None else task.container
+        if dead is None:
+            raise Refusal("notHere", _ENDED)
+        return await self._shell_container(place, op, engine, dead)
+
+    async def _shell_container(
+        self, place: ContainerPlace, op: OpenShell, engine: HostEngine, dead: str
+    ) -> tuple[str, Callable[[], None]]:
+        token, deployment = op.token, self._driver.deployment
+        container = self._containers.get(token)
+        if container is None:
+            name = names.shell(place.key.uid, token, op.shell_id, deployment)
+            container = self._containers[token] = _ShellContainer(name, engine)
+        container.shells += 1
+
+        def release() -> None:
+            container.shells -= 1
+            if container.shells == 0:
+                self._spawn(self._remove(token, container))
+
+        try:
+            async with container.lock:
+                if container.id is None:
+                    labels = names.shell_labels(deployment, place.key, token, time.time())
+                    await self._create(container, dead, labels)
+        except BaseException:
+            release()
+            raise
+        assert container.id is not None
+        return container.id, release
+
+    async def _create(self, container: _ShellContainer, dead: str, labels: dict[str, str]) -> None:
+        engine = container.engine
+        known = await inspect(engine, dead)
+        if known is None:
+            raise Refusal("notHere", _ENDED)
+        creation = specifications.shell_container(
+            self._driver.pool, known, name=container.name, labels=labels
+        )
+
+        def work(client: Any) -> tuple[str, Attachment]:
+            id_ = client.create_container_from_config(creation.config, creation.name)["Id"]
+            # before the start, so that process 1 has an input that ends with this process
+            keeper = Attachment(client.attach_socket(id_, params={"stdin": 1, "stream": 1}))
+            try:
+                client.start(id_)
+            except BaseException:
+                keeper.close()
+                raise
+            return id_, keeper
+
+        container.id, container.keeper = await engine.call(f"make container {creation.name}", work)
+
+    async def _remove(self, token: Token, container: _ShellContainer) -> None:
+        if self._containers.get(token) is container:
+            del self._containers[token]
+        if container.keeper is not None:
+            container.keeper.close()
+        with contextlib.suppress(EngineError):  # a sweep removes it later
+            await remove(container.engine, container.id or container.name, force=True)
+
+    async def _follow(self, terminal: ExecTerminal, release: Callable[[], None]) -> None:
+        await terminal.ended.wait()
+        self._terminals.pop(terminal, None)
+        release()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
