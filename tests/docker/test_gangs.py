@@ -477,7 +477,7 @@ def test_what_failed_is_kept_in_its_container_until_it_is_released(
 
         def open_held() -> ShellUser:
             shell = ShellUser(owner, jid)
-            shell.type("ls runs; echo $JOBSCRIBE_ATTEMPT:$?\n")
+            shell.type("ls ../../runs; echo $JOBSCRIBE_ATTEMPT:$?\n")
             shell.until("1:0")
             assert len(pool.hosts[host].containers(*shells, running=True)) == 1
             return shell

@@ -143,10 +143,7 @@ class ContainerTaskController:
         )
 
     async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
-        found = self._up(place)
-        if found is None:
-            raise Refusal("agentUnavailable", f"host {place.host} cannot be reached now")
-        return await self._shells.answer(found, op)
+        return await self._shells.answer(place, op)
 
     # ---- PlaceProvider of the driver
 

@@ -144,6 +144,11 @@ class ContainerLedger:
         shutil.rmtree(self.evidence(token), ignore_errors=True)
         self.remove_entry(token)
 
+    def container(self, token: Token) -> str | None:
+        """Return the id of the container of a task whose entry exists."""
+        id_ = (read_json(f"{self.ledger}/{token.name}/{CONTAINER}") or {}).get("id")
+        return None if id_ is None else str(id_)
+
     def entries(self) -> list[LedgerEntry]:
         """Return all entries, ordered by name. An incomplete entry was never launched and is
         removed.

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ....protocol.errors import Refusal
-from ....protocol.ids import Token, execution_log_ids
+from ....protocol.ids import AgentKey, Token, execution_log_ids
 from ....protocol.wire.messages import OpenShell, ShellIo, ShellOutput
 from ....runtime.execution.folder import SCRIPT
 from ....runtime.log.logger import Log
@@ -22,12 +22,13 @@ from ..containers import names, specifications
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from .exec_terminal import Attachment, ExecTerminal
-from .state import ContainerPlace
+from .ledger import ContainerLedger
 
 #: Wait for shells that end with the supervisor (seconds).
 CLOSE_SECS = 4.0
-_ENDED = (
-    "the container of the task no longer exists; its output is still there: 'jobscribe job logs'"
+_MISSING = (
+    "the task has no container: it has not started yet ('jobscribe job why' says why), or somebody"
+    " removed the container; its output is there: 'jobscribe job logs'"
 )
 
 
@@ -48,12 +49,12 @@ class ContainerShells:
     def __init__(self, driver: DockerDriver, log: Log) -> None:
         self._driver, self._log = driver, log
         self._table = ShellTable(self._start)
-        self._opening: dict[str, ContainerPlace] = {}
+        self._opening: dict[str, AgentKey] = {}
         self._containers: dict[Token, _ShellContainer] = {}
         self._terminals: dict[ExecTerminal, Token] = {}
         self._work: set[asyncio.Task[None]] = set()
 
-    async def answer(self, place: ContainerPlace, op: OpenShell | ShellIo) -> ShellOutput:
+    async def answer(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
         """Raises Refusal."""
         if isinstance(op, ShellIo):
             return await self._table.io(op)
@@ -98,10 +99,13 @@ class ContainerShells:
 
     async def _start(self, op: OpenShell, session: ShellSession) -> ExecTerminal:
         place, token = self._opening[op.shell_id], op.token
-        engine = self._driver.engines[place.key.host]
+        engine = self._driver.engines.get(place.host)
+        if engine is None or not engine.up:
+            raise Refusal("agentUnavailable", f"host {place.host} cannot be reached now")
+        files = ContainerLedger(str(self._driver.root / "agent" / str(place)))
         try:
-            container, release = await self._container(place, op, engine)
-            command = ("/bin/sh", f"{place.files.evidence(token)}/{SCRIPT}", "--shell")
+            container, release = await self._container(place, op, engine, files)
+            command = ("/bin/sh", f"{files.evidence(token)}/{SCRIPT}", "--shell")
             try:
                 terminal = await ExecTerminal.start(
                     engine, container, command, {"TERM": op.term}, session
@@ -118,29 +122,28 @@ class ContainerShells:
         return terminal
 
     async def _container(
-        self, place: ContainerPlace, op: OpenShell, engine: HostEngine
+        self, place: AgentKey, op: OpenShell, engine: HostEngine, files: ContainerLedger
     ) -> tuple[str, Callable[[], None]]:
         """Return the container to enter, and what to call when its shell has ended. Raises Refusal,
         EngineError.
         """
-        token = op.token
-        task = place.tasks.get(token)
-        if task is not None and task.running and task.container is not None:
-            return task.container, lambda: None
-        if task is not None and not task.life.ended:
-            raise Refusal("notReady", "the task has not started yet; 'jobscribe job why' says why")
-        dead = place.kept.get(token, (0.0, None))[1] if task is None else task.container
-        if dead is None:
-            raise Refusal("notHere", _ENDED)
-        return await self._shell_container(place, op, engine, dead)
+        id_ = await asyncio.to_thread(files.container, op.token)
+        known = None if id_ is None else await inspect(engine, id_)
+        if id_ is None or known is None:
+            raise Refusal("notHere", _MISSING)
+        if known["State"].get("Running"):
+            return id_, lambda: None
+        if await asyncio.to_thread(files.settled_until, op.token) is None:
+            raise Refusal("agentUnavailable", "the task is about to start or to end; try again")
+        return await self._shell_container(place, op, engine, known)
 
     async def _shell_container(
-        self, place: ContainerPlace, op: OpenShell, engine: HostEngine, dead: str
+        self, place: AgentKey, op: OpenShell, engine: HostEngine, dead: dict[str, Any]
     ) -> tuple[str, Callable[[], None]]:
         token, deployment = op.token, self._driver.deployment
         container = self._containers.get(token)
         if container is None:
-            name = names.shell(place.key.uid, token, op.shell_id, deployment)
+            name = names.shell(place.uid, token, op.shell_id, deployment)
             container = self._containers[token] = _ShellContainer(name, engine)
         container.shells += 1
 
@@ -152,7 +155,7 @@ class ContainerShells:
         try:
             async with container.lock:
                 if container.id is None:
-                    labels = names.shell_labels(deployment, place.key, token, time.time())
+                    labels = names.shell_labels(deployment, place, token, time.time())
                     await self._create(container, dead, labels)
         except BaseException:
             release()
@@ -160,13 +163,12 @@ class ContainerShells:
         assert container.id is not None
         return container.id, release
 
-    async def _create(self, container: _ShellContainer, dead: str, labels: dict[str, str]) -> None:
+    async def _create(
+        self, container: _ShellContainer, dead: dict[str, Any], labels: dict[str, str]
+    ) -> None:
         engine = container.engine
-        known = await inspect(engine, dead)
-        if known is None:
-            raise Refusal("notHere", _ENDED)
         creation = specifications.shell_container(
-            self._driver.pool, known, name=container.name, labels=labels
+            self._driver.pool, dead, name=container.name, labels=labels
         )
 
         def work(client: Any) -> tuple[str, Attachment]:

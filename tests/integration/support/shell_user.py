@@ -35,6 +35,8 @@ class ShellUser:
     def __init__(self, client: Client, jid: str, **options: Any) -> None:
         self._client, self._jid, self.said = client, jid, ""
         self._typed = self._offset = 0
+        #: the answer with the end, after which the supervisor does not know the shell
+        self._last: dict[str, Any] | None = None
 
         def look() -> str | None:
             try:
@@ -56,10 +58,14 @@ class ShellUser:
         return self._client.use_shell(self._jid, self.id, input_at=self._typed, **options)
 
     def _read(self) -> dict[str, Any]:
+        if self._last is not None:
+            return self._last
         answer = self.use(offset=self._offset, limit=65536, wait_secs=1.0)
         data = base64.b64decode(answer["data"])
         self._offset = answer["offset"] + len(data)
         self.said += data.decode(errors="replace")
+        if answer["end"]:
+            self._last = answer
         return answer
 
     def until(self, pattern: str) -> None:
