@@ -66,6 +66,8 @@ class Attachment:
             return 0
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):  # the docker package may have more references to it
+            self.connection.shutdown(socket.SHUT_RDWR)
         for part in (self._attached._response, self._attached, self.connection):
             with contextlib.suppress(OSError, *FOREIGN):
                 part.close()
