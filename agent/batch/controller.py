@@ -193,21 +193,29 @@ class BatchController:
 
         Raises Refusal: notReady before its start, notHere after the end of its allocation.
         """
-        task = self._table.known.get(token)
-        job = None if task is None else task.job
-        if task is None or job is None or task.life.ended or job.job_id is None:
-            if task is not None and not task.life.ended:
-                raise Refusal("notReady", f"Slurm on {self._cluster.name} has no job for it yet")
+        # a task of a gang may have ended, and be forgotten, while the allocation lasts
+        known = self._table.known.values()
+        jobs = (t.job for t in known if _attempt(t.token) == _attempt(token))
+        job = next((j for j in jobs if j is not None), None)
+        task = next((t for t in job.tasks if t.token == token), None) if job is not None else None
+        running = (
+            job is not None
+            and job.job_id is not None
+            and job.slurm_status is not None
+            and job.slurm_status.kind is StatusKind.RUNNING
+        )
+        if task is None or job is None or (task.life.ended and not running):
             raise Refusal(
                 "notHere",
                 f"its allocation on {self._cluster.name} is over; its files are there: log in to"
                 f" {self._cluster.name} and run: /bin/sh {self._evidence.path(token.name, SCRIPT)} --shell",
             )
-        if job.slurm_status is None or job.slurm_status.kind is not StatusKind.RUNNING:
+        if not running:
             raise Refusal(
                 "notReady",
                 f"it waits for Slurm on {self._cluster.name}; 'jobscribe job why' gives the reason",
             )
+        assert job.job_id is not None
         node = state_of(job, task).node if job.gang else ""
         return command_lines.enter(job.job_id, node, terminal=True), self.command_environment()
 
@@ -427,3 +435,7 @@ class BatchController:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.exception("a background task for batch jobs ended", error=error)
+
+
+def _attempt(token: Token) -> tuple[str, int, int]:
+    return token.jid, token.serial, token.attempt

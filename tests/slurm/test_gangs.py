@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from engine_scripts import ROOT
 from login_nodes import Users
+from shell_user import ShellUser, check_stranger, client_of
 from slurm_cluster import Slurm
 from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site, role
 from supervisor_process import fresh_nap, jid_of, until
@@ -286,14 +287,21 @@ def test_a_configuration_of_openpai_runs_and_its_files_come_and_go(
 def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
     observed: SlurmSupervisor,
 ) -> None:
-    run = observed.gang(role("main", "exec sleep 600"), batch={"nodes": 1})
+    """Also from any machine: beside the task, and, while the allocation lasts, after its failure."""
+    fails = "while [ ! -e ../../fail ]; do sleep 0.05; done; exit 3"
+    run = observed.gang(
+        role("main", "exec sleep 600"),
+        role("extra", fails, minFailed=None),
+        batch={"nodes": 1},
+    )
     observed.site.submit(run)
     job = observed.running(run)
-    (task,) = observed.tasks(run)
-    said = observed.types("job", "shell", "--uid", ALICE, jid_of(run), code=125)[1]
+    task = next(t for t in observed.tasks(run) if t["role"] == "main")
+    words = ("job", "shell", "--uid", ALICE, jid_of(run), "--role", "main")
+    said = observed.types(*words, code=125)[1]
     node = task["host"]
     assert f"runs on {node} of lab" in said and "on a login node of lab" in said, said
-    line = observed.types("job", "shell", "--uid", ALICE, jid_of(run), "--print")[0]
+    line = observed.types(*words, "--print")[0]
     assert line.startswith(f"srun --jobid={job} --overlap") and line.strip() in said, (line, said)
     # the command does what it claims: it opens beside the task, on its node, in its directory
     words = [w for w in line.split() if w != "--pty"]
@@ -304,9 +312,26 @@ def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
         env=observed.slurm.env,
     ).split()
     assert out == [node, str(observed.where(run) / "main" / "0"), ADDRESS], out
+    with client_of(observed.site, ALICE) as alice:
+        shell = ShellUser(alice, jid_of(run), role="main", rows=31, cols=101)
+        shell.type("hostname; pwd; echo $PAI_CONTAINER_HOST_IP; tty\n")
+        for part in (node, str(observed.where(run) / "main" / "0"), ADDRESS, "/dev/pts/"):
+            shell.until(part)
+        shell.type("until [ \"$(stty size)\" = '31 101' ]; do sleep 0.1; done; exit 7\n")
+        assert shell.end()["code"] == 7
+        check_stranger(observed.site, "Stranger", jid_of(run), f"{ALICE}-abcdefgh-command")
+        (observed.where(run) / "fail").touch()
+        until(
+            lambda: [t["state"] for t in observed.tasks(run) if t["role"] == "extra"] == ["failed"],
+            "a task has failed",
+        )
+        shell = ShellUser(alice, jid_of(run), role="extra")
+        shell.type("pwd; exit 8\n")
+        shell.until(str(observed.where(run) / "extra" / "0"))
+        assert shell.end()["code"] == 8
     observed.site.cancel(run)
     observed.over(run, "canceled", "cancel")
-    said = observed.types("job", "shell", "--uid", ALICE, jid_of(run), code=125)[1]
+    said = observed.types(*words, code=125)[1]
     assert "are on lab" in said and "srun" not in said and "/bin/sh " in said, said
 
 

@@ -27,11 +27,8 @@ READ_BYTES, PENDING_BYTES = 64 * 1024, 64 * 1024
 _SIZE_TRIES, _EXIT_TRIES, _AGAIN_SECS = 20, 50, 0.1
 #: Tells its pid, which is that of the session of its terminal, in the first line.
 _COMMAND = 'echo "$$"; exec "$@"'
-#: Reads that pid; at the end of its input it sends the two signals to the session. It needs only a
-#: shell.
-_GUARD = """\
-read -r sid || exit 0
-while read -r _; do :; done
+#: Sends two signals to the session `sid`. It needs only a shell.
+_KILL = """\
 for signal in HUP KILL; do
   left=
   for p in /proc/[0-9]*; do
@@ -39,10 +36,12 @@ for signal in HUP KILL; do
     set -- ${line##*) }
     [ "$4" = "$sid" ] && [ "$1" != Z ] && left=1 && kill -"$signal" "${p#/proc/}"
   done
-  [ -n "$left" ] || exit 0
+  [ -n "$left" ] && [ "$signal" = HUP ] || exit 0
   sleep 2 || :
 done 2>/dev/null
 """
+#: Reads the session from its input, and kills it when that input ends.
+_GUARD = f"read -r sid || exit 0\nwhile read -r _; do :; done\n{_KILL}"
 
 
 class Attachment:
@@ -82,17 +81,19 @@ class ExecTerminal:
     def __init__(
         self,
         engine: HostEngine,
+        container: str,
         exec_id: str,
         attachment: Attachment,
         guard: Attachment,
         session: ShellSession,
     ) -> None:
-        self._engine, self._id, self._session = engine, exec_id, session
+        self._engine, self._container, self._id, self._session = engine, container, exec_id, session
         self._attachment, self._guard = attachment, guard
         self._loop = asyncio.get_running_loop()
         #: the first line of output, as far as it has arrived; None after it
         self._head: bytes | None = b""
         self._hung_up = False
+        self._sid: str | None = None
         self._size: tuple[int, int] | None = None
         self._work: set[asyncio.Task[None]] = set()
         #: guards what the thread shares with the event loop
@@ -125,7 +126,7 @@ class ExecTerminal:
                 raise
 
         exec_id, attachment, guard = await engine.call(f"open a shell in {container[:12]}", work)
-        return cls(engine, exec_id, attachment, guard, session)
+        return cls(engine, container, exec_id, attachment, guard, session)
 
     # ---- Terminal
 
@@ -148,8 +149,8 @@ class ExecTerminal:
 
     def hang_up(self) -> None:
         self._hung_up = True
-        if self._head is None:  # the guard knows the session
-            self._guard.close()
+        if self._sid is not None:
+            self._spawn(self._kill(self._sid))
 
     # ---- on the event loop
 
@@ -167,15 +168,28 @@ class ExecTerminal:
                 return
             self._head = None
             if first.strip().isdigit():
+                self._sid = first.strip().decode()
                 with contextlib.suppress(OSError):
                     self._guard.send(first.strip() + b"\n")
                 if self._hung_up:
-                    self._guard.close()
+                    self.hang_up()
             else:  # an error of the container's runtime
                 data = first + newline + data
         if data:
             self._session.received(data)
         self._taken.set()
+
+    async def _kill(self, sid: str) -> None:
+        """End the session. The end of the guard's input would do it too, but an end that follows
+        soon after the session's id may overtake it in the engine.
+        """
+        command = ("/bin/sh", "-c", f"sid=$1\n{_KILL}", "sh", sid)
+        try:
+            await self._engine.call(
+                "hang up a shell", functools.partial(_run, self._container, command)
+            )
+        except EngineError:
+            self._guard.close()
 
     async def _apply_size(self) -> None:
         for _ in range(_SIZE_TRIES):
@@ -277,6 +291,10 @@ def _exec(
         container, list(command), stdin=True, tty=tty, environment=dict(env), workdir="/"
     )
     return made["Id"], Attachment(client.exec_start(made["Id"], tty=tty, socket=True))
+
+
+def _run(container: str, command: Sequence[str], client: Any) -> None:
+    client.exec_start(client.exec_create(container, list(command), workdir="/")["Id"], detach=True)
 
 
 def _resize(exec_id: str, rows: int, cols: int, client: Any) -> None:
