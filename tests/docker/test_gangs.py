@@ -22,6 +22,7 @@ from shell_user import ShellUser, check_stranger, client_of
 from site_locations import dice
 from supervisor_process import SupervisorProcess, jid_of, req_id, until
 
+from jobscribe.client import Client
 from jobscribe.drivers.deployment_name import deployment
 
 SERVER = """
@@ -440,21 +441,41 @@ def test_a_container_that_is_killed_begins_a_second_attempt_with_all_of_its_own(
     gone(pool, run)
 
 
+def kept(command: str) -> dict[str, Any]:
+    """Submit a task that fails and is held for debugging."""
+    return gang(role("main", command, image=BUSYBOX), debugSecs=600.0)
+
+
+def shell_containers(pool: Hosts, run: dict[str, Any]) -> list[str]:
+    labels = ("jobscribe.part=shell", f"jobscribe.jid={jid_of(run)}")
+    return [name for host in pool.hosts.values() for name in host.containers(*labels)]
+
+
+def enter_held(
+    site: SupervisorProcess, pool: Hosts, owner: Client, run: dict[str, Any]
+) -> ShellUser:
+    """Enter a task whose process has ended."""
+    until(lambda: site.status(run)["queueState"] == "debug_hold", "it is kept", PATIENT)
+    shell = ShellUser(owner, jid_of(run))
+    shell.type("ls ../../runs; echo $JOBSCRIBE_ATTEMPT:$?\n")
+    shell.until("1:0")
+    assert len(shell_containers(pool, run)) == 1
+    return shell
+
+
 @pytest.mark.timeout(300)
 def test_what_failed_is_kept_in_its_container_until_it_is_released(
     site: SupervisorProcess, pool: Hosts
 ) -> None:
-    """Its owner enters it while it runs, and when its process has ended. The containers for that are
-    gone when their shells end, when the supervisor is killed, and when the task is released.
-    """
-    script = "trap 'exit 3' TERM; echo here; touch ../../runs; while [ ! -e ../../go ]; do sleep 0.1; done; exit 3"
-    run = gang(role("main", script, image=BUSYBOX), debugSecs=600.0)
+    """Its owner enters it while it runs, and when its process has ended."""
+    waits = "while [ ! -e ../../go ]; do sleep 0.1; done"
+    run = kept(f"echo here; touch ../../runs; {waits}; exit 3")
     site.submit(run)
     jid = jid_of(run)
     run_all(site, run)
     with client_of(site, run["uid"]) as owner:
         shell = ShellUser(owner, jid, rows=31, cols=101)
-        shell.type("until [ \"$(stty size)\" = '31 101' ]; do sleep 0.1; done; pwd; id -u; tty\n")
+        shell.type("until [ \"$(stty size)\" = '31 101' ]; do sleep 0.1; done; pwd; tty\n")
         shell.until(str(site.status(run)["runDir"]))
         shell.until("/dev/pts/")
         shell.type("sh -c \"echo sl''eeps; exec sleep 1000\"\n")
@@ -466,43 +487,42 @@ def test_what_failed_is_kept_in_its_container_until_it_is_released(
         left.type("trap '' HUP; echo re''ady\n")
         left.until("ready")
         left.use(close=True)
-        assert left.end()["code"] is not None
+        assert left.end()["code"] == 128 + signal.SIGKILL
         check_stranger(site, "Stranger", jid, jid.replace(run["uid"], "NobodyXX"))
 
         let_go(site, run)
-        until(lambda: site.status(run)["queueState"] == "debug_hold", "it is kept", PATIENT)
-        ((host, names),) = there(pool, run).items()
+        shell = enter_held(site, pool, owner, run)
+        ((host, names),) = there(pool, run, "jobscribe.part=task").items()
         assert pool.hosts[host].inspect(names[-1])["State"]["Status"] == "exited", names
-        shells = ["jobscribe.part=shell", f"jobscribe.jid={jid}"]
-
-        def open_held() -> ShellUser:
-            shell = ShellUser(owner, jid)
-            shell.type("ls ../../runs; echo $JOBSCRIBE_ATTEMPT:$?\n")
-            shell.until("1:0")
-            assert len(pool.hosts[host].containers(*shells, running=True)) == 1
-            return shell
-
-        def cleaned() -> None:
-            until(lambda: not pool.hosts[host].containers(*shells), "no shell container", PATIENT)
-
-        shell = open_held()
         shell.type("exit 4\n")
         assert shell.end()["code"] == 4
-        cleaned()
-        open_held()
-        site.stop(signal.SIGKILL)
-        cleaned()
-        site.start()
-    with client_of(site, run["uid"]) as owner:
-        shell = open_held()
-        assert "job release" in "".join(types(site, "job", "status", jid_of(run)))
-        types(site, "job", "release", jid_of(run))
+        until(lambda: not shell_containers(pool, run), "the shell's container is gone", PATIENT)
+        shell = enter_held(site, pool, owner, run)
+        assert "job release" in "".join(types(site, "job", "status", jid))
+        types(site, "job", "release", jid)
         shell.end()
     over = site.wait(run, PATIENT)
     assert (over["state"], over["exit"]["code"]) == ("error", 3), over
     gone(pool, run)
-    cleaned()
     assert output(site, run, "main") == "here\n", "its evidence stays"
+
+
+@pytest.mark.timeout(300)
+def test_a_shell_in_a_failed_task_ends_with_the_supervisor(
+    site: SupervisorProcess, pool: Hosts
+) -> None:
+    run = kept("touch ../../runs; exit 3")
+    site.submit(run)
+    with client_of(site, run["uid"]) as owner:
+        enter_held(site, pool, owner, run)
+        site.stop(signal.SIGKILL)
+        until(lambda: not shell_containers(pool, run), "the shell's container is gone", PATIENT)
+        site.start()
+    with client_of(site, run["uid"]) as owner:
+        enter_held(site, pool, owner, run).use(close=True)
+    until(lambda: not shell_containers(pool, run), "the shell's container is gone", PATIENT)
+    site.cancel(run)
+    site.wait(run, PATIENT)
 
 
 @pytest.mark.timeout(300)

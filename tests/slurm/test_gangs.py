@@ -297,11 +297,11 @@ def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
     observed.site.submit(run)
     job = observed.running(run)
     task = next(t for t in observed.tasks(run) if t["role"] == "main")
-    words = ("job", "shell", "--uid", ALICE, jid_of(run), "--role", "main")
-    said = observed.types(*words, code=125)[1]
+    asked = ("job", "shell", "--uid", ALICE, jid_of(run), "--role", "main")
+    said = observed.types(*asked, code=125)[1]
     node = task["host"]
     assert f"runs on {node} of lab" in said and "on a login node of lab" in said, said
-    line = observed.types(*words, "--print")[0]
+    line = observed.types(*asked, "--print")[0]
     assert line.startswith(f"srun --jobid={job} --overlap") and line.strip() in said, (line, said)
     # the command does what it claims: it opens beside the task, on its node, in its directory
     words = [w for w in line.split() if w != "--pty"]
@@ -331,7 +331,7 @@ def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
         assert shell.end()["code"] == 8
     observed.site.cancel(run)
     observed.over(run, "canceled", "cancel")
-    said = observed.types(*words, code=125)[1]
+    said = observed.types(*asked, code=125)[1]
     assert "are on lab" in said and "srun" not in said and "/bin/sh " in said, said
 
 
