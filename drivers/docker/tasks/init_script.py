@@ -29,18 +29,23 @@ _BY_PYTHON = f'import os, signal as s; [s.signal(n, s.SIG_DFL) for n in (2, 3, 1
 _BY_PERL = f'$SIG{{INT}} = $SIG{{QUIT}} = "DEFAULT"; exec "/bin/sh", "./{SCRIPT}"'
 #: pass: send SIGTERM once to every process; a new process, or one that has executed a new program,
 #: gets it again, because between fork and exec the shell may have received the signal. each: parse
-#: one line of the process table. others: set `n` to the number of remaining processes.
+#: one line of the process table. entered: whether it belongs to a session that `docker exec` began,
+#: which has its parent outside. others: set `n` to the number of remaining processes of the task.
 _FUNCTIONS = (
     "each() {",
     "  pid=${1#/proc/}; parent=; line=",
     '  case "$pid" in 1 | "$self" | "$clock" | "$teller") return 1 ;; esac',
     '  read -r line 2>/dev/null <"$1/stat" || return 1',
     "  set -- ${line##*) }",
-    '  [ "$1" != Z ] && parent=$2 && image="$pid/${20}/${26}"',
+    '  [ "$1" != Z ] && parent=$2 && session=$4 && image="$pid/${20}/${26}"',
+    "}",
+    "entered() {",
+    '  [ "$session" != 1 ] && read -r line 2>/dev/null <"/proc/$session/stat" || return 1',
+    '  set -- ${line##*) }; [ "$2" = 0 ]',
     "}",
     "others() {",
     "  n=0; self=",
-    '  for p in /proc/[0-9]*; do each "$p" && case "$parent" in "$clock" | "$teller") ;; *) n=$((n + 1)) ;; esac; done',
+    '  for p in /proc/[0-9]*; do each "$p" && case "$parent" in "$clock" | "$teller") ;; *) entered || n=$((n + 1)) ;; esac; done',
     "}",
     "tell() {",
     "  read -r self line </proc/self/stat; seen=",
