@@ -2,7 +2,7 @@
 
 The keeper keeps the script of each task beside its output (its *evidence*). The script can start a
 shell instead of the command, on the machine with the script, for its unix user. From other machines
-the supervisor and the task's agent relay the shell (`relayed.py`). Where that is not possible, the
+the supervisor and the task's agent relay the shell (`cli/session/relayed_shell.py`). Where that is not possible, the
 command prints the next step.
 """
 
@@ -19,8 +19,8 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKind, parse_agent_key
 from ...protocol.jobs.status import TaskStatus
 from ..session.job_names import resolve_job
+from ..session.relayed_shell import relayed
 from ..session.session import Session, command, session
-from .relayed import relayed
 from .tasks import task_name
 
 _SCRIPT = "script.sh"

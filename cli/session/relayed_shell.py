@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ...protocol.errors import Refusal
-from ..session.session import Session
+from .session import Session
 
 if TYPE_CHECKING:
     from ...client.async_client import AsyncClient
