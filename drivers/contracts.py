@@ -161,9 +161,9 @@ class TaskDriver(Protocol):
     """Launches and stops tasks. `place` is the agent key that the task was assigned to: its user,
     kind and host.
 
-    All methods except `evidence` and `shell` return at once and report later, through the receiver that the
-    driver was created with: `RunStatusUpdate` for one changed execution, `Snapshot` for all known
-    executions of a place, `PortsProbed` for a probe. Reports may be late, repeated and out of
+    All methods except `evidence` and `shell` return at once and report later, through the receiver
+    that the driver was created with: `RunStatusUpdate` for one changed execution, `Snapshot` for all
+    known executions of a place, `PortsProbed` for a probe. Reports may be late, repeated and out of
     order. An end is reported again on every request until it is settled. The exit of the command
     is reported as soon as it is final, even while other processes of the execution still run
     (`Execution.ending`).

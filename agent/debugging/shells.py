@@ -19,10 +19,8 @@ from .pty_process import PtyProcess
 
 #: Variables that the shell gets besides those of the execution.
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER")
-
 #: Returns the command that enters the node of an execution (nothing on this machine), and the
-#: environment for that command. Raises Refusal if the execution
-#: cannot be entered now.
+#: environment for that command. Raises Refusal if the execution cannot be entered now.
 Enter = Callable[[Token], tuple[list[str], Mapping[str, str]]]
 
 
