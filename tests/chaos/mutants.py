@@ -6,6 +6,7 @@ be repeated. `--jobs N` plants N bugs in parallel. The exit status is 1 if a tes
 """
 
 import argparse
+import ast
 import os
 import shutil
 import subprocess
@@ -55,8 +56,14 @@ def misfit(mutant: Mutant) -> str | None:
     path = TREE / mutant.file
     if not path.is_file():
         return f"{mutant.file} is not there"
-    if (n := path.read_text().count(mutant.old)) != 1:
+    text = path.read_text()
+    if (n := text.count(mutant.old)) != 1:
         return f"its old text stands {n} times in {mutant.file}"
+    if path.suffix == ".py":
+        try:
+            ast.parse(text.replace(mutant.old, mutant.new))
+        except SyntaxError as e:
+            return f"with it, {mutant.file} is no Python: {e}"
     if not (TREE / mutant.test.partition("::")[0]).is_file():
         return f"{mutant.test.partition('::')[0]} is not there"
     return None
