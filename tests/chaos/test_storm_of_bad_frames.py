@@ -36,7 +36,7 @@ from jobscribe.protocol.wire.messages import (
 )
 
 KEY = AgentKey("local", "sequential", "MadAgent", "localhost")
-FRAMES, WARM = (200_000, 5_000) if SOAK else (20_000, 3_000)
+FRAMES, WARM = (1_000_000, 5_000) if SOAK else (20_000, 3_000)
 #: Runs of others that must be served during the flood, which goes on until then.
 OTHERS = 3
 GROWTH_BYTES, SOON_SECS = 8 << 20, 1.0
@@ -222,7 +222,7 @@ async def flood(
     return sent
 
 
-@pytest.mark.timeout(1200 if SOAK else 180)
+@pytest.mark.timeout(3600 if SOAK else 180)
 def test_a_flood_of_bad_frames_costs_the_mad_agent_and_nobody_else(
     make_site: MakeSite, tmp_path: Path
 ) -> None:
