@@ -22,6 +22,10 @@ from ..host.errors import FOREIGN
 
 #: Bytes of one read of output, and of input that the container has not taken yet.
 READ_BYTES, PENDING_BYTES = 64 * 1024, 64 * 1024
+#: Maximum bytes of the first line. A longer one is output: the image's /bin/sh did not run the command.
+HEAD_BYTES = 4096
+#: Time from a hangup until the connection is given up: the image's shell may kill nothing (seconds).
+GIVE_UP_SECS = 10.0
 #: Tries of a new size: the terminal may not exist yet. Tries to see the exit, which may follow the
 #: end of the output. Pause between them (seconds).
 _SIZE_TRIES, _EXIT_TRIES, _AGAIN_SECS = 20, 50, 0.1
@@ -92,7 +96,7 @@ class ExecTerminal:
         self._loop = asyncio.get_running_loop()
         #: the first line of output, as far as it has arrived; None after it
         self._head: bytes | None = b""
-        self._hung_up = False
+        self._hung_up = self._given_up = False
         self._sid: str | None = None
         self._size: tuple[int, int] | None = None
         self._work: set[asyncio.Task[None]] = set()
@@ -144,15 +148,23 @@ class ExecTerminal:
 
     def pause(self, paused: bool) -> None:
         with self._lock:
-            self._paused = paused
+            self._paused = paused and not self._hung_up
         self._wake()
 
     def hang_up(self) -> None:
-        self._hung_up = True
+        """Also read what nobody asks for any more: the end of the output is the end of the shell."""
+        if not self._hung_up:
+            self._hung_up = True
+            self._loop.call_later(GIVE_UP_SECS, self._give_up)
+        self.pause(False)
         if self._sid is not None:
             self._spawn(self._kill(self._sid))
 
     # ---- on the event loop
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        self._wake()
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -163,11 +175,11 @@ class ExecTerminal:
         if self._head is not None:
             self._head += data
             first, newline, data = self._head.partition(b"\n")
-            if not newline:
+            if not newline and len(first) < HEAD_BYTES:
                 self._taken.set()
                 return
             self._head = None
-            if first.strip().isdigit():
+            if newline and first.strip().isdigit():
                 self._sid = first.strip().decode()
                 with contextlib.suppress(OSError):
                     self._guard.send(first.strip() + b"\n")
@@ -175,7 +187,7 @@ class ExecTerminal:
                     self.hang_up()
             else:  # an error of the container's runtime
                 data = first + newline + data
-        if data:
+        if data and not self._hung_up:
             self._session.received(data)
         self._taken.set()
 
@@ -248,9 +260,11 @@ class ExecTerminal:
             self._loop.call_soon_threadsafe(lambda: self._spawn(self._end()))
 
     def _step(self) -> bool:
-        """Send and receive what is possible. Return False at the end of the output. Raises OSError,
-        and RuntimeError if the event loop is closed.
+        """Send and receive what is possible. Return False at the end of the output, or if it is given
+        up. Raises OSError, and RuntimeError if the event loop is closed.
         """
+        if self._given_up:
+            return False
         connection = self._attachment.connection
         with self._lock:
             typed, paused = bytes(self._pending[:READ_BYTES]), self._paused

@@ -74,11 +74,12 @@ class ContainerShells:
         """Remove shell containers that no shell uses. They are left if the engine was stopped while
         it removed them.
         """
-        ours = {c.name for c in self._containers.values()}
         filters = names.filters(self._driver.deployment, "shell")
         listed: list[dict[str, Any]] = await engine.call(
             "list shell containers", lambda c: c.containers(all=True, filters=filters)
         )
+        # after the list: it has no container that was made since
+        ours = {c.name for c in self._containers.values()}
         for summary in listed:
             if not ours & {name.lstrip("/") for name in summary.get("Names") or ()}:
                 await remove(engine, summary["Id"], force=True)
@@ -150,6 +151,7 @@ class ContainerShells:
         def release() -> None:
             container.shells -= 1
             if container.shells == 0:
+                self._forget(token, container)  # now: the next shell makes its own
                 self._spawn(self._remove(token, container))
 
         try:
@@ -184,9 +186,12 @@ class ContainerShells:
 
         container.id, container.keeper = await engine.call(f"make container {creation.name}", work)
 
-    async def _remove(self, token: Token, container: _ShellContainer) -> None:
+    def _forget(self, token: Token, container: _ShellContainer) -> None:
         if self._containers.get(token) is container:
             del self._containers[token]
+
+    async def _remove(self, token: Token, container: _ShellContainer) -> None:
+        self._forget(token, container)
         if container.keeper is not None:
             container.keeper.close()
         with contextlib.suppress(EngineError):  # a sweep removes it later
