@@ -215,13 +215,15 @@ def _assign_in_order(
     by: Callable[[RoleDemand, list[int]], float],
     order: _Order,
 ) -> tuple[Assignment, UnplacedTask | None]:
-    """Place the largest demand first: as many tasks on a node as fit, then the next node. Changes
-    `capacities`.
+    """Place the demand with the fewest possible hosts first, then the largest: as many tasks on a
+    node as fit, then the next node. Changes `capacities`.
     """
     total = [sum(s.free[resource] for s in capacities) for resource in range(4)]
     assignment: Assignment = [[] for _ in demands]
+    hosts = [_hosts(demand, capacities) for demand in demands]
     for i in sorted(
-        range(len(demands)), key=lambda i: (not demands[i].fixed, -by(demands[i], total), i)
+        range(len(demands)),
+        key=lambda i: (hosts[i], not demands[i].fixed, -by(demands[i], total), i),
     ):
         demand = demands[i]
         for at, most in order(demand, capacities):
@@ -240,6 +242,13 @@ def _assign_in_order(
             )
         assignment[i].sort()
     return assignment, None
+
+
+def _hosts(demand: RoleDemand, capacities: Sequence[FreeCapacity]) -> int:
+    """Return the number of nodes with the demand's type of GPUs; all if it has no type."""
+    if not demand.gpu_type:
+        return len(capacities)
+    return sum(s.has_type(demand) for s in capacities)
 
 
 def _largest_share(demand: RoleDemand, total: list[int]) -> float:

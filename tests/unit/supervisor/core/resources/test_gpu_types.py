@@ -87,3 +87,16 @@ def test_only_a_run_with_a_type_needs_the_newest_version(kit, stage) -> None:
     assert [events.schema_of(e) for e in requested] == [1, 2]
     assert [b"gpuType" in events.encode(e) for e in requested] == [False, True]
     assert b"gpuType" not in record_bytes(stage.job(1), 1, 1.0)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_large_role_without_a_type_leaves_the_gpus_of_a_type_to_the_role_that_needs_them(
+    kit, order: int
+) -> None:
+    nodes = tuple(
+        kit.node(f"node{n}", cpu=64, gpus=tuple("01234567"), gpu_names=(name,) * 8)
+        for n, name in enumerate((A100, K80, K80))
+    )
+    roles = (kit.role("w", 14, gpu=1), kit.role("t", 8, gpu=1, gpu_type="A100"))[::order]
+    ((_, places),) = gang_allocator.request(NodePool(nodes=nodes), ("x", 1), 1, roles, 0.0)
+    assert {p.host for p in places if p.role == "t"} == {"node0"}
