@@ -186,7 +186,7 @@ class ShellTable:
             try:
                 session.attach(await self._start(op, session))
             except BaseException:
-                del self._shells[op.shell_id]
+                self._shells.pop(op.shell_id, None)  # `close` may have been first
                 raise
             self._sweep_later()
         return session.answer(op.op_id)

@@ -105,7 +105,7 @@ class Shells:
         try:
             await self._audit.append(opened)
         except BaseException:
-            del self._open[id_]
+            self._open.pop(id_, None)
             raise
         op = OpenShell(
             op_id=base62(self._entropy(32), 32),
@@ -126,6 +126,8 @@ class Shells:
         shell = self._open.get(request.shell_id)
         if shell is None or (shell.uid, shell.jid) != (request.uid, request.compute_jid):
             raise Refusal("notFound", GONE)
+        # otherwise the far end does not know it yet
+        await shell.started.wait()
         shell.used = asyncio.get_running_loop().time()
         op = ShellIo(
             op_id=base62(self._entropy(32), 32),

@@ -1,0 +1,58 @@
+"""Open shells of the supervisor: the order of records."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobscribe.db.events.events import ShellOpened
+from jobscribe.protocol.api.requests import ShellOpen, ShellUse
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import AgentKey, AgentKind, Token
+from jobscribe.protocol.wire.messages import OpenShell, ShellIo, ShellOutput
+from jobscribe.supervisor.access.principal import Principal
+from jobscribe.supervisor.runs.shells import Shells
+
+JID = "ann00001-sim00001-command"
+WHO: dict[str, Any] = {"uid": "ann00001", "compute_jid": JID, "shell_id": "s" * 32}
+
+
+class FarEnd:
+    """A driver that knows a shell when it has opened it, and the audit trail."""
+
+    def __init__(self) -> None:
+        self.known, self.ready = False, asyncio.Event()
+        self.records: list[object] = []
+
+    async def append(self, event: object) -> None:
+        self.records.append(event)
+        await self.ready.wait()
+
+    async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        if isinstance(op, OpenShell):
+            self.known = True
+        elif not self.known:
+            raise Refusal("notFound", "unknown")
+        return ShellOutput(op_id=op.op_id)
+
+
+async def test_a_shell_that_is_used_while_it_opens_is_not_recorded_as_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far = FarEnd()
+    key = AgentKey("local", AgentKind.PARALLEL, "ann00001", "here")
+    task = SimpleNamespace(agent_key=key, token=Token(JID, 1, 1, "main", 0), live=True)
+    shells = Shells(None, {"local": far}, far, lambda: 1.0, bytes, enabled=True)  # type: ignore[arg-type, dict-item]
+    monkeypatch.setattr(shells, "_task", lambda request: task)
+    opens = asyncio.ensure_future(shells.open(Principal(), "", ShellOpen(**WHO)))
+    while not far.records:
+        await asyncio.sleep(0)
+    uses = asyncio.ensure_future(shells.use(ShellUse(**WHO)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    far.ready.set()
+    await asyncio.gather(opens, uses)
+    assert [type(r) for r in far.records] == [ShellOpened]
+    assert shells.sizes() == {"shells": 1}
+    await shells.close()
