@@ -2,6 +2,7 @@
 since, so its state decides.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,7 +25,7 @@ class TaggedJob(NamedTuple):
 async def tagged_jobs(engine: Engine, request: JobList, tags: Sequence[str]) -> list[TaggedJob]:
     """Return one page of the jobs with at least one of these tags, newest change first."""
     rows = []
-    async for jid in gently(_candidates(engine.store, request.uid, tags)):
+    async for jid in gently(await _candidates(engine.store, request.uid, tags)):
         rows += [r for r in engine.store.find_jobs(jid, 1) if r.jid == jid and _fits(r, request)]
     found: list[TaggedJob] = []
     async for row in gently(sorted(rows, key=lambda r: -r.position)):
@@ -36,9 +37,13 @@ async def tagged_jobs(engine: Engine, request: JobList, tags: Sequence[str]) -> 
     return found
 
 
-def _candidates(store: EventStore, uid: str | None, tags: Sequence[str]) -> list[str]:
-    names = (n for tag in tags for n in store.names(tag_name(tag), uid, MOST_CANDIDATES))
-    return list(dict.fromkeys(n.stream.removeprefix("job/") for n in names))
+async def _candidates(store: EventStore, uid: str | None, tags: Sequence[str]) -> list[str]:
+    found: dict[str, None] = {}
+    for tag in dict.fromkeys(tags):
+        names = store.names(tag_name(tag), uid, MOST_CANDIDATES)
+        found.update(dict.fromkeys(n.stream.removeprefix("job/") for n in names))
+        await asyncio.sleep(0)  # one tag alone may have many
+    return list(found)
 
 
 def _fits(row: IndexRow, request: JobList) -> bool:
