@@ -27,10 +27,7 @@ def _found(load: Any) -> list[tuple[str, str]]:
         return []
     try:
         handles = map(library.nvmlDeviceGetHandleByIndex, range(library.nvmlDeviceGetCount()))
-        return [
-            (_text(library.nvmlDeviceGetUUID(h)), _text(library.nvmlDeviceGetName(h)))
-            for h in handles
-        ]
+        return [(_text(library.nvmlDeviceGetUUID(h)), _name(library, h)) for h in handles]
     except library.NVMLError:
         return []
     finally:
@@ -42,6 +39,14 @@ def _library() -> Any:
     import pynvml
 
     return pynvml
+
+
+def _name(library: Any, handle: Any) -> str:
+    """Return the name of a GPU; "" if the library does not tell it, because the GPU works without."""
+    try:
+        return _text(library.nvmlDeviceGetName(handle))
+    except library.NVMLError:
+        return ""
 
 
 def _text(value: str | bytes) -> str:

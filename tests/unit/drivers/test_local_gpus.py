@@ -40,9 +40,14 @@ def test_gpus_have_names_by_number_and_by_uuid() -> None:
     assert names(lambda: found) == named
 
 
-@pytest.mark.parametrize("fails", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetName"])
+@pytest.mark.parametrize("fails", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetUUID"])
 def test_a_machine_without_driver_has_no_gpus(fails: str) -> None:
     assert names(lambda: library(("GPU-1", "x"), fails=fails)) == {}
+
+
+def test_a_gpu_without_a_name_is_a_gpu() -> None:
+    found = library(("GPU-1", "x"), fails="nvmlDeviceGetName")
+    assert (cards(lambda: found), names(lambda: found)) == (("GPU-1",), {"GPU-1": "", "0": ""})
 
 
 def test_a_machine_without_the_library_has_no_gpus() -> None:
