@@ -198,8 +198,18 @@ ROUTES = (
         query=(_AFTER, _UID, _JID),
         gives=EVENTS,
     ),
-    Route("/api/shell-open", runs.shell_open, "debug", Subject.BODY, takes=rq.ShellOpen),
-    Route("/api/shell-use", runs.shell_use, "debug", Subject.BODY, takes=rq.ShellUse, polls=True),
+    Route(
+        "/api/shell-open", runs.shell_open, "debug", Subject.BODY, takes=rq.ShellOpen, as_user=True
+    ),
+    Route(
+        "/api/shell-use",
+        runs.shell_use,
+        "debug",
+        Subject.BODY,
+        takes=rq.ShellUse,
+        polls=True,
+        as_user=True,
+    ),
     Route("/api/metrics", _metrics, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool", hosts.pool, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",)),

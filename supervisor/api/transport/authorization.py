@@ -58,6 +58,8 @@ class Rights(NamedTuple):
     subject: Subject
     #: it is sent again and again, and recorded as a read is
     polls: bool = False
+    #: it acts as the user, which administrators of a group may not
+    as_user: bool = False
 
 
 class _Named(msgspec.Struct, rename="camel"):
@@ -108,6 +110,8 @@ async def check_subjects(
     """Return the body of the request, with its user. When this returns, acts for other users are
     on record. query: returns an argument of the query, or for PATH a part of the path. Raises Refusal.
     """
+    if rights.as_user:
+        principal = _without_group(principal)
     found = await _found(principal, rights.subject, body, query)
     others: dict[str, str | None] = {}
     for uid, jid in found.named:
@@ -119,6 +123,13 @@ async def check_subjects(
         act = Act(uid, rights.name, _valid_jid(jid), peer, rights.polls or rights.scope == "read")
         await access.audit.record(principal, act)
     return found.body
+
+
+def _without_group(principal: Principal) -> Principal:
+    """Return the administrator of a group as a user, so that the refusal is that of a stranger."""
+    return (
+        Principal(uid=principal.uid, role="user") if principal.role == "groupAdmin" else principal
+    )
 
 
 async def _found(

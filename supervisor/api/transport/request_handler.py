@@ -125,7 +125,7 @@ class Route(NamedTuple):
     action uses only `parsed`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
     errors: returns the body for a refusal. takes: type of the JSON body. query: its query arguments,
     of which an entry may be a struct whose fields are arguments. gives: media type of the answer.
-    polls: see Rights.
+    polls, as_user: see Rights.
     """
 
     path: str
@@ -142,6 +142,7 @@ class Route(NamedTuple):
     query: tuple[QueryField | type[msgspec.Struct], ...] = ()
     gives: str = JSON
     polls: bool = False
+    as_user: bool = False
 
     @property
     def pattern(self) -> str:
@@ -152,7 +153,7 @@ class Route(NamedTuple):
     def rights(self) -> Rights:
         """Return what it demands of an authenticated sender."""
         name = self.path.removeprefix("/api/").removeprefix("/")
-        return Rights(name, self.scope or "any", self.subject, self.polls)
+        return Rights(name, self.scope or "any", self.subject, self.polls, self.as_user)
 
 
 class ServerReq:

@@ -45,6 +45,8 @@ USERS = Users(
     },
 )
 API = [r for r in ROUTES if r.scope is not None]
+#: Routes that act as the user: not for administrators of a group, whose refusals leave no record.
+AS_USER = {"/api/shell-open", "/api/shell-use"}
 #: Routes about all users or the site. Written here again, so that none becomes public by mistake.
 SITE = {
     "/api/metrics",
@@ -243,7 +245,8 @@ def expected(kind: str, route: Route) -> str | None:
         case "other user, scope admin":
             return site or others
         case "group admin" | "group admin of others":
-            return site or (others if kind != "group admin" else None)
+            acts = kind == "group admin" and route.path not in AS_USER
+            return site or (None if acts else others)
         case "admin without scope":
             return "scopeMissing" if route.scope == "admin" else others
         case "admin" | "server secret" | "front end":
