@@ -6,10 +6,12 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobscribe.protocol.api.requests import JobLog
 from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.jobs.status import PURGED
 from jobscribe.supervisor.runs.output_reader import OutputReader, asked_for
 
 
@@ -58,6 +60,16 @@ async def test_nothing_follows_from_a_task_that_is_kept(
 ) -> None:
     chunk = await outputs.read(stage.job(), log(kit, role=role, index=index))
     assert (chunk.data, chunk.end) == (f"1 {role}/{index}".encode(), end)
+
+
+async def test_of_a_purged_run_nobody_reads_files_that_were_left(
+    kit, stage, outputs: OutputReader
+) -> None:
+    job = stage.job()
+    assert job.run is not None
+    purged = msgspec.structs.replace(job, run=msgspec.structs.replace(job.run, status=PURGED))
+    chunk = await outputs.read(purged, log(kit, role="a", index=1))
+    assert (chunk.data, chunk.next_offset, chunk.end) == (b"", 0, True)
 
 
 def test_without_a_role_it_is_the_task_that_stands_for_the_attempt(kit, stage) -> None:
