@@ -47,14 +47,14 @@ class FunctionFuture(concurrent.futures.Future[T]):
                 self.set_running_or_notify_cancel()  # also wakes `wait` and `as_completed`
 
     def settle(self, value: T | None, error: BaseException | None) -> None:
-        """Set the outcome, unless the call was canceled meanwhile."""
-        try:
+        """Set the outcome, unless the call was canceled or settled meanwhile: a client may be closed
+        while its thread settles.
+        """
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
             if error is not None:
                 self.set_exception(error)
             else:
                 self.set_result(value)  # type: ignore[arg-type]
-        except concurrent.futures.InvalidStateError:
-            assert self.cancelled()
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._awaited().__await__()

@@ -194,12 +194,9 @@ def _read(data: bytes) -> Outcome:
     load_cloudpickle()
     try:
         return Outcome(value=pickle.loads(data))
-    except Exception as e:
-        return Outcome(
-            error=own(
-                "badResult", f"the result cannot be read here: {type(e).__name__}: {e!s:.300}"
-            )
-        )
+    except (Exception, SystemExit) as e:
+        said = f"{type(e).__name__}: {runner.text_of(e):.300}"
+        return Outcome(error=own("badResult", f"the result cannot be read here: {said}"))
 
 
 def _exception(row: dict[str, Any], data: bytes) -> BaseException:
@@ -209,5 +206,6 @@ def _exception(row: dict[str, Any], data: bytes) -> BaseException:
     # KeyboardInterrupt and its like would end the client
     if not isinstance(error, Exception):
         error = own("callFailed", f"the function raised {said}")
-    error.__cause__ = RemoteTraceback(row["traceback"])
+    # the class of some exceptions refuses changes
+    BaseException.__setattr__(error, "__cause__", RemoteTraceback(row["traceback"]))
     return error

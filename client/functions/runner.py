@@ -206,7 +206,7 @@ def _raised(error: BaseException) -> tuple[dict[str, Any], bytes]:
         "kind": "raised",
         "code": FAILED,
         "type": type(error).__name__,
-        "text": _text(error),
+        "text": text_of(error),
         "traceback": trace[-MAX_TRACEBACK:],
     }
     try:
@@ -219,11 +219,11 @@ def _raised(error: BaseException) -> tuple[dict[str, Any], bytes]:
 
 def say(text: str) -> None:
     """Write to the output of the job; the result does not depend on it."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # a function may replace it
         sys.stderr.write(text + "\n")
 
 
-def _text(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     try:
         return str(error)[:MAX_TEXT]
     except Exception:

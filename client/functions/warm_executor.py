@@ -73,6 +73,8 @@ class WarmExecutor(concurrent.futures.Executor):
         """Queue a call for the worker of this pin. Its calls run in their order, in one process
         while that lives, so that they find what earlier calls left in memory.
         """
+        if not isinstance(pin, str):
+            raise ClientError("badRequest", f"a pin is a text, not {type(pin).__name__}")
         return self._add(*self._function(fn), fn, args, kwargs, pin)
 
     def map(

@@ -105,7 +105,7 @@ class WarmPassing:
         try:
             frames = worker.read()
         except ValueError as e:
-            self._workers.remove(worker)
+            self._remove(worker)
             self._calls.fail(list(worker.calls.values()), own("badResult", f"{worker.jid}: {e}"))
             return True
         count = 0
@@ -173,8 +173,7 @@ class WarmPassing:
             for call in left:
                 call.stored = False
         begun = [c for c in left if worker.may_have_begun(c.number, exit_known=known)]
-        self._workers.remove(worker)
-        self._pins = {pin: w for pin, w in self._pins.items() if w is not worker}
+        self._remove(worker)
         if ended.user_canceled:
             for call in left:
                 self._calls.canceled(call)
@@ -186,6 +185,10 @@ class WarmPassing:
             self._calls.waiting.extendleft(c for c in reversed(left) if c not in begun)
         if error is not None and (not worker.ready or self._fruitless >= _FRUITLESS):
             self._fail_all(error)
+
+    def _remove(self, worker: WarmWorker) -> None:
+        self._workers.remove(worker)
+        self._pins = {pin: w for pin, w in self._pins.items() if w is not worker}
 
     def _start_workers(self) -> None:
         with self._calls.changed:

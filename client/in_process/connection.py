@@ -84,7 +84,10 @@ class InProcessConnection:
         raise error
 
     def close(self) -> None:
-        self._site.close()
+        try:
+            self._site.close()
+        except Refusal as e:
+            raise refused(e.code, e.sentence) from None
 
     def _sent(self, method: str, path: str, body: bytes | None) -> _Answer:
         try:

@@ -44,8 +44,12 @@ def run_job(spec: TaskSpec, token: Token) -> ExitInfo:
 @contextlib.contextmanager
 def _surroundings(folder: str, env: dict[str, str]) -> Iterator[None]:
     """Give the process the directory and the variables of a task for a while."""
-    directory, before = os.getcwd(), dict(os.environ)
-    arguments, path = sys.argv[:], sys.path[:]
+    directory, before = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), dict(os.environ)
+    # a job may replace these lists and streams, also by None
+    argv, path, streams = sys.argv, sys.path, (sys.stdin, sys.stdout, sys.stderr)
+    arguments, places = argv[:], path[:]
+    mask = os.umask(0o077)
+    os.umask(mask)
     os.chdir(folder)
     os.environ.update(env)
     try:
@@ -53,8 +57,12 @@ def _surroundings(folder: str, env: dict[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-        sys.argv[:], sys.path[:] = arguments, path
-        os.chdir(directory)
+        sys.argv, sys.path = argv, path
+        sys.argv[:], sys.path[:] = arguments, places
+        sys.stdin, sys.stdout, sys.stderr = streams
+        os.umask(mask)
+        os.fchdir(directory)
+        os.close(directory)
 
 
 def _python_words(words: Sequence[str]) -> list[str] | None:
@@ -72,7 +80,21 @@ def _python_words(words: Sequence[str]) -> list[str] | None:
 
 
 def _run_python(words: list[str]) -> int:
-    """Run a script, a module or a text as the main program. Return the exit code."""
+    """Run a script, a module or a text as the main program. Return the exit code. A child that it
+    forked ends here, as it would end with its program.
+    """
+    process, code = os.getpid(), 1
+    try:
+        code = _main_program(words)
+    finally:
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # the program replaced it
+            sys.stdout.flush()
+        if os.getpid() != process:
+            os._exit(code)
+    return code
+
+
+def _main_program(words: list[str]) -> int:
     try:
         match words[0]:
             case "-m":
@@ -91,10 +113,9 @@ def _run_python(words: list[str]) -> int:
     except SystemExit as e:
         return _exit_code(e.code)
     except Exception as e:
-        traceback.print_exception(e.with_traceback(_own_frames(e.__traceback__)))
+        lines = traceback.format_exception(e.with_traceback(_own_frames(e.__traceback__)))
+        runner.say("".join(lines).rstrip("\n"))
         return 1
-    finally:
-        sys.stdout.flush()
     return 0
 
 
@@ -112,7 +133,7 @@ def _exit_code(code: object) -> int:
         return 0
     if isinstance(code, int):
         return code & 0xFF
-    sys.stderr.write(f"{code}\n")
+    runner.say(f"{code}")
     return 1
 
 

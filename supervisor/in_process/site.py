@@ -25,7 +25,7 @@ from ...drivers.contracts import AgentDriver, AgentSpec, TaskDriver
 from ...drivers.keeper_tasks import KeeperTaskDriver
 from ...protocol.api.requests import RunSpec
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, AgentKind, Token, derived_id
+from ...protocol.ids import AgentKey, AgentKind, Token, derived_id, parse
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.redaction import Redactor
 from ...protocol.wire.messages import Alive, TaskSpec, ToAgent
@@ -66,6 +66,7 @@ class Site:
 
     def __init__(self, uid: str, run: Runner) -> None:
         _check_thread()
+        parse("uid", uid)  # folders have its name
         self.uid, self._run = uid, run
         self.folder = tempfile.mkdtemp(prefix="jobscribe-in-process-")
         self._loop = asyncio.new_event_loop()
@@ -177,6 +178,8 @@ class Site:
         """End the site. Its jobs, events and files are gone."""
         if self._loop.is_closed():
             return
+        if self._answering:
+            raise Refusal("notHere", "a job in the process of its client cannot close that client")
         self._ask(self._executor.close())
         self._ask(self._hub.close())
         self._loop.close()

@@ -213,3 +213,61 @@ def test_decorated_functions_and_workers_are_called_here(client: Client) -> None
         return 2 * value
 
     assert double.submit(4).result() == 8 and list(double.map([1, 2])) == [2, 4]
+
+
+def test_jobs_leave_nothing_behind_that_breaks_the_process_of_their_client(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, shutil, sys\n"
+        "sys.argv, sys.path = ['x'], ()\n"
+        "sys.stdin = sys.stderr = None\n"
+        "sys.stdout = open(os.devnull, 'w')\n"
+        "sys.stdout.close()\n"
+        "os.umask(0)\n"
+        "shutil.rmtree(os.getcwd())\n"
+    )
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    argv, path, streams = sys.argv, sys.path, (sys.stdin, sys.stdout, sys.stderr)
+    copies = argv[:], path[:]
+    assert client.run([sys.executable, str(script)]).wait().shell_code == 0
+    assert sys.argv is argv and sys.path is path and (argv, path) == copies
+    assert (sys.stdin, sys.stdout, sys.stderr) == streams
+    mask = os.umask(0o077)
+    os.umask(mask)
+    assert mask != 0 and os.getcwd() == str(tmp_path / "here")
+
+
+@pytest.mark.process
+def test_a_child_that_a_script_forks_does_not_go_on_with_the_client(
+    client: Client, tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\n"
+        "pid = os.fork()\n"
+        "if not pid: sys.exit(7)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    process = os.getpid()
+    try:
+        state = client.run([sys.executable, str(script)]).wait()
+    finally:
+        if os.getpid() != process:  # else this child would run the rest of the tests
+            os._exit(99)
+    assert state.shell_code == 7
+
+
+def test_users_of_clients_in_one_process_are_ids_and_jobs_cannot_close_the_client(
+    client: Client,
+) -> None:
+    with pytest.raises(ClientError, match="uid must be 8 letters"):
+        Client(in_process=True, uid="../../x")
+    sys.modules["_closed_client"] = client  # type: ignore[assignment]
+    try:
+        job = client.run([sys.executable, "-c", "import _closed_client as c; c.close()"])
+    finally:
+        del sys.modules["_closed_client"]
+    assert job.wait().shell_code == 1
