@@ -75,11 +75,11 @@ def changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
         for key in above:
             if isinstance(at, dict):
                 at = at.setdefault(key, {})
-            elif isinstance(at, list) and key.isdigit() and int(key) < len(at):
+            elif isinstance(at, list) and key.isdecimal() and int(key) < len(at):
                 at = at[int(key)]
             else:
                 raise _no_such(path)
-        if isinstance(at, list) and last.isdigit() and int(last) < len(at):
+        if isinstance(at, list) and last.isdecimal() and int(last) < len(at):
             at[int(last)] = value
         elif not isinstance(at, dict) or not last:
             raise _no_such(path)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ...protocol.api.requests import RunSpec
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
 from ...protocol.redaction import REDACTED, is_secret
 
@@ -21,14 +22,28 @@ _OPTION = re.compile(r"-{0,2}([A-Za-z_][\w-]{1,127})=(.+)", re.DOTALL)
 _FLAG = re.compile(r"--?([A-Za-z][\w-]{0,127})")
 #: In texts: password=..., "api_key": "...", Authorization: Bearer ..., --token ...
 _IN_TEXT = re.compile(
-    r"""(?<!\w)(?P<name>[A-Za-z_][\w-]{1,63}+)(?:["']?[ ]?[=:][ ]?|[ ]+)(?:(?:Bearer|Basic)[ ]+)?"""
-    r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s"',;}&|<>]+)"""
+    r"""(?<!\w)(?P<name>[A-Za-z_][\w-]{1,63}+)(?:\\{0,3}["']?[ \t]?(?:=>|[=:]{1,2})[ \t]?|(?:[ \t]|\\\n)+)"""
+    r"""(?:(?:Bearer|Basic|[Tt]oken)[ ]+)?"""
 )
-_ADDRESS = re.compile(r"(?<!\w)\w{1,20}://[^\s/@'\":$]{0,256}:(?P<value>[^\s/@'\"$]{1,512})@")
-_TOKEN = re.compile(r"(?P<value>jst_[A-Za-z0-9]{8}_[A-Za-z0-9_-]{8,})", re.ASCII)
+#: Values are matched after secret names alone; otherwise long lines of many names would take minutes.
+_VALUE = re.compile(r"""(?:"[^"\n]*"|'[^'\n]*'|\\{1,3}"[^"\n]*|[^\s"',;}&|<>]{1,65536})""")
+_ADDRESS = re.compile(
+    r"(?<!\w)\w{1,20}://(?:[^\s/@'\":$]{0,256}:(?P<value>[^\s/'\"$]{1,512})|(?P<token>[\w.~%-]{20,512}))@"
+)
+#: API tokens, and tokens of well-known services.
+_TOKEN = re.compile(
+    r"(?P<value>jst_[A-Za-z0-9]{8}_[A-Za-z0-9_-]{8,}"
+    r"|(?<!\w)(?:gh[opsur]_[A-Za-z0-9]{30,255}|github_pat_\w{30,255}|glpat-[\w-]{20,255}"
+    r"|hf_[A-Za-z0-9]{30,255}|xox[abeprs]-[\w-]{10,255}|AKIA[0-9A-Z]{16}(?!\w)))",
+    re.ASCII,
+)
+#: Names that are secrets of jobs, in addition to those of `protocol.redaction`.
+_ALSO_SECRET = re.compile(
+    r"[A-Z0-9_]+_(?:PASS|PWD|PAT)|(?i:(?:[\w-]*[_-])?(?:access|encryption|signing|master)[_-]?key)"
+)
 #: Commands of functions: code and pickled data.
 _PACKED = ("function-call", "function-worker")
-_SCHEMES = ("Bearer", "Basic")
+_SCHEMES = ("Bearer", "Basic", "Token", "token")
 _NUMBER = re.compile(r"[\d.,%]*")
 #: A value of this length is withheld wherever it occurs; shorter ones would hide ordinary words.
 _EVERYWHERE = 6
@@ -80,7 +95,15 @@ class Withholding:
             env=self._env(spec.env, "the environment", "env"),
             data=None if spec.data is None else self._data(spec.data, "data"),
             roles=tuple(map(self._role, spec.roles)),
+            batch=self._batch(spec.batch),
+            sim_name=self.line(spec.sim_name) if spec.sim_name else spec.sim_name,
         )
+
+    def _batch(self, request: Any) -> Any:
+        if not isinstance(request, BatchRequest) or not request.setup:
+            return request
+        setup = self._text(request.setup, "the setup lines", "batch.setup")
+        return msgspec.structs.replace(request, setup=setup)
 
     def _role(self, role: TaskRole) -> TaskRole:
         whose = f"role {role.name}"
@@ -90,6 +113,10 @@ class Withholding:
                 role.command, f"the command of {whose}", f"roles.{role.name}.command"
             ),
             env=self._env(role.env, f"the environment of {whose}", f"roles.{role.name}.env"),
+            volumes=tuple(
+                self._text(v, f"a volume of {whose}", f"roles.{role.name}.volumes")
+                for v in role.volumes
+            ),
         )
 
     def _env(self, env: dict[str, str], where: str, path: str) -> dict[str, str]:
@@ -185,20 +212,23 @@ def is_function_call(words: Sequence[str]) -> bool:
 
 
 def _names_secret(name: str, value: object) -> bool:
+    if _ALSO_SECRET.fullmatch(name) is not None:
+        return value is not None and not isinstance(value, bool)
     return is_secret(name, value) and _FILE.fullmatch(name) is None
 
 
 def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
     """Return the text with replacements of literal secrets. replace(name, value)."""
     text = _TOKEN.sub(lambda m: replace("API_TOKEN", m["value"]), text)
-    text = _ADDRESS.sub(lambda m: _part(m, replace("PASSWORD", m["value"])), text)
+    text = _ADDRESS.sub(lambda m: _address(m, replace), text)
     out, at = [], 0
     while (m := _IN_TEXT.search(text, at)) is not None:
-        name, value = m["name"], m["value"]
-        end = m.end()
+        name, end = m["name"], m.end()
+        found = _VALUE.match(text, end) if _names_secret(name, "x") else None
+        value = found[0] if found else ""
         flag = text[max(0, m.start() - 1) : m.start()] == "-"
-        spaced = text[m.end("name") : m.start("value")].strip() == ""
-        inner = value.strip("\"'")
+        spaced = text[m.end("name") : end].strip(" \t\\\n") == ""
+        inner = value.strip("\"'\\")
         literal = bool(inner) and not _is_reference(value) and not _NUMBER.fullmatch(inner)
         if (
             _names_secret(name, inner)
@@ -206,28 +236,27 @@ def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
             and (flag or not spaced)
             and inner not in _SCHEMES
         ):
-            begin = m.start("value") + value.find(inner)
+            begin = end + value.find(inner)
             out += [text[at:begin], replace(name, inner)]
             at = begin + len(inner)
             continue
-        # the value may itself be a name
-        end = m.start("value") if m.start("value") > at else end
-        out.append(text[at:end])
+        out.append(text[at:end])  # the value may itself be a name
         at = end
     return "".join(out) + text[at:]
 
 
-def _part(match: re.Match[str], replacement: str) -> str:
-    """Return the match with its group `value` replaced."""
-    begin, end = (n - match.start() for n in match.span("value"))
-    return match[0][:begin] + replacement + match[0][end:]
+def _address(match: re.Match[str], replace: Callable[[str, str], str]) -> str:
+    """Return the match with its password, or the token before the host, replaced."""
+    part, name = ("value", "PASSWORD") if match["token"] is None else ("token", "TOKEN")
+    begin, end = (n - match.start() for n in match.span(part))
+    return match[0][:begin] + replace(name, match[part]) + match[0][end:]
 
 
 def _is_reference(value: str) -> bool:
     """Return whether a program finds the value at run time."""
     if value.startswith("'"):
         return False
-    inner = value.strip('"')
+    inner = value.strip('"\\')
     if inner.startswith(("$", "%", "{{", "<", "@WITHHELD:")):
         return True
     return not value.startswith('"') and any(c in inner for c in "([")

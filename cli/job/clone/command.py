@@ -63,7 +63,7 @@ def _assignment(text: str) -> tuple[str, Any]:
     variable = ".env." in f".{key}" and value != "null"
     try:
         return key, value if variable else json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return key, value
 
 

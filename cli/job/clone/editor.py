@@ -1,10 +1,13 @@
 """Lets a person edit a definition in an editor until it has no problem, or until the person stops."""
 
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 
 from ....client.api.errors import ClientError
 from ....protocol.errors import Refusal
@@ -62,7 +65,8 @@ def _run_editor(path: str) -> None:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     try:
         words = shlex.split(editor)
-        code = subprocess.run([*words, path], check=False).returncode
+        with _interrupts_are_the_editors():
+            code = subprocess.run([*words, path], check=False).returncode
     except (OSError, ValueError, IndexError) as e:
         reason = e.strerror if isinstance(e, OSError) else str(e)
         raise Refusal(
@@ -70,6 +74,21 @@ def _run_editor(path: str) -> None:
         ) from None
     if code:
         raise Stopped(f"nothing was submitted: the editor ended with exit code {code}")
+
+
+@contextlib.contextmanager
+def _interrupts_are_the_editors() -> Iterator[None]:
+    """Ignore Ctrl-C and Ctrl-\\ here: the terminal sends them to the editor, too, which decides."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # the editor gets the default action of signals with a handler, and inherits ignored ones
+    before = [(n, signal.signal(n, lambda *_: None)) for n in (signal.SIGINT, signal.SIGQUIT)]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _with_notes(text: str, problems: Sequence[Problem]) -> str:

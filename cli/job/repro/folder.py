@@ -94,8 +94,7 @@ def copy_inputs(
             out.missing.append({"name": done.name, "why": done.error or done.code})
         else:
             _settle(os.path.join(target, done.name), done.name, out)
-    for directory, _, _ in os.walk(target):
-        os.chmod(directory, 0o700)
+    _keep_only(target, {row["name"] for row in out.copied})
     return out
 
 
@@ -119,6 +118,16 @@ def listing(folder: str) -> list[dict[str, Any]]:
         for name in files
     )
     return [_row(os.path.join(folder, name), name) for name in names]
+
+
+def _keep_only(target: str, names: set[str]) -> None:
+    """Remove other files, such as the parts of incomplete copies: nobody searched them for secrets."""
+    for directory, _, files in os.walk(target):
+        os.chmod(directory, 0o700)
+        for file in files:
+            path = os.path.join(directory, file)
+            if os.path.relpath(path, target) not in names:
+                os.unlink(path)
 
 
 def _settle(path: str, name: str, out: Inputs) -> None:
@@ -146,11 +155,7 @@ def _sounds_secret(name: str) -> bool:
     from ....protocol.redaction import is_secret
 
     last = name.rpartition("/")[2].lower()
-    return (
-        last.endswith(_KEY_FILES)
-        or last.startswith(_LOGIN_FILES)
-        or is_secret(last.partition(".")[0], "x")
-    )
+    return last.endswith(_KEY_FILES) or last.startswith(_LOGIN_FILES) or is_secret(last, "x")
 
 
 def _has_secret(path: str) -> bool:

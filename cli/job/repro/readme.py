@@ -115,7 +115,7 @@ def _inputs(record: Record, inputs: Inputs, options: str) -> str:
     if inputs.missing:
         rows = [f"| {_cell(f['name'])} | {_cell(f['why'])} |" for f in inputs.missing]
         text += "\n\nNot copied:\n\n| file | reason |\n| --- | --- |\n" + "\n".join(rows)
-        name = shlex.quote(inputs.missing[0]["name"])
+        name = _cell(shlex.quote(inputs.missing[0]["name"]))
         text += f"\n\n`jobscribe job get{options} {record.jid} {name} -o inputs` copies one."
     return "## Inputs\n\n" + text
 

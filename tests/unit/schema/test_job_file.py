@@ -199,3 +199,41 @@ def test_an_app_run_is_defined_by_its_data() -> None:
 def test_the_text_of_a_job_file_is_read_as_the_same_data(value: str) -> None:
     data = {"name": "x", "command": value, "list": [value, 1, 1.5, None, True], "env": {"A": value}}
     assert reader.parse(job_text(data).encode(), "x.yaml").data == data
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DB_PASS={} x", "export MYSQL_PWD={}", "x --access-key={}", 'x "{{\\"password\\": \\"{}\\"}}"',
+        "x --password \\\n  {}", "x --password\t{}", "password := {}", "password == {}", "secret => {}",
+        "curl -H 'Authorization: token {}'", "git clone https://u:a@{}@h/x", "git clone https://{}@h/x",
+    ],
+)  # fmt: skip
+def test_secrets_in_commands_are_found_in_any_notation(text: str) -> None:
+    secret = "hunter22Hunter33Hunter44"
+    found = define(spec(command=["/bin/bash", "-c", text.format(secret)]))
+    assert secret not in str(found.data) and len(found.withheld) == 1
+
+
+@pytest.mark.parametrize("token", ["ghp_" + "a1B2" * 9, "hf_" + "aB" * 17, "AKIA" + "A1B2" * 4])
+def test_tokens_of_known_services_are_secrets_without_a_name(token: str) -> None:
+    assert token not in str(define(spec(command=["x", token])).data)
+
+
+def test_secrets_in_other_fields_than_commands_are_withheld() -> None:
+    roles = [{"name": "a", "command": ["x"], "image": "i", "volumes": ["nfs://u:hunter55@h:/a"]}]
+    assert "hunter" not in str(define(spec(command=[], roles=roles)).data)
+    found = define(
+        spec(
+            batch={"setup": "export API_TOKEN=hunter66\n"},
+            simName="run --password=hunter77",
+            env={"GH_PAT": "hunter88"},
+        )
+    )
+    assert "hunter" not in str(found.data)
+    assert found.data["batch"]["setup"] == "export API_TOKEN=@WITHHELD:API_TOKEN@\n"
+
+
+def test_a_digit_of_another_script_is_no_index() -> None:
+    with pytest.raises(Refusal, match="nothing at"):
+        changed({"command": ["x"]}, {"command.\u00b2": "y"})

@@ -182,3 +182,10 @@ def test_an_app_run_is_cloned_with_its_data(run: Run, fake: Fake) -> None:
         jid.replace("command", "animation"), "n", ended.out.strip().split("-")[1],
     )  # fmt: skip
     assert json.dumps(spec).count("Wd3xLq8B") == 0
+
+
+def test_an_interrupt_belongs_to_the_editor(run: Run, fake: Fake, editor: Any) -> None:
+    jid = stored(run, fake, command=["true"])
+    editor('kill -INT $PPID; kill -QUIT $PPID; echo "env: {X: 5}" >> "$1"')
+    assert run("job", "clone", jid, "--edit").code == 0
+    assert submitted(fake)["env"] == {"X": 5}

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from jobscribe.cli.job.repro import folder as repro_folder
+from jobscribe.client.api.replies import Transfer
 from jobscribe.client.functions import calls
 
 pytestmark = pytest.mark.process
@@ -237,3 +239,25 @@ def test_the_input_of_an_app_has_no_secret(run: Run, fake: Fake, folder: Path) -
     assert written["data"]["models"]["a"] == {"password": 'new"p', "x": 'q"\\'}
     assert (written["runDir"], written["lib"]) == (f"{folder}/work", f"{folder}/lib")
     assert 'new"p' not in texts(folder) and 'new\\"p' not in texts(folder)
+
+
+def test_inputs_have_no_parts_of_incomplete_copies_and_no_hidden_key_files(tmp_path: Path) -> None:
+    class Files:
+        def get_files(self, jid: str, names: Any, target: str, **_: Any) -> list[Transfer]:
+            Path(target, "d").mkdir()
+            Path(target, "d", ".b.part").write_text("password=hunter22")
+            Path(target, "a").write_text("x")
+            return [
+                Transfer(name="a", path="", size=1),
+                Transfer(name="d/b", path="", code="conflict", error="it changed"),
+            ]
+
+    names = ("a", "d/b", ".token", "x.secret")
+    files: Any = Files()
+    screen: Any = None
+    found = repro_folder.copy_inputs(
+        screen, files, "j", [{"name": n, "size": 1} for n in names], str(tmp_path), 100
+    )
+    assert [f["name"] for f in found.copied] == ["a"]
+    assert {f["name"] for f in found.missing} == {*names} - {"a"}
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["a"]
