@@ -35,6 +35,13 @@ def create(path: str) -> bool:
     with content or cannot be created.
     """
     try:
+        return _create(path)
+    except OSError as e:
+        raise Refusal("badRequest", f"{path} cannot be created: {e.strerror}") from None
+
+
+def _create(path: str) -> bool:
+    try:
         os.mkdir(path, 0o700)
         return True
     except FileExistsError:
@@ -44,8 +51,6 @@ def create(path: str) -> bool:
             ) from None
         os.chmod(path, 0o700)
         return False
-    except OSError as e:
-        raise Refusal("badRequest", f"{path} cannot be created: {e.strerror}") from None
 
 
 def write(folder: str, files: Mapping[str, str | bytes]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from jobscribe.cli.job.repro import folder as repro_folder
 from jobscribe.client.api.replies import Transfer
 from jobscribe.client.functions import calls
+from jobscribe.protocol.errors import Refusal
 
 pytestmark = pytest.mark.process
 Run = Any
@@ -261,3 +262,14 @@ def test_inputs_have_no_parts_of_incomplete_copies_and_no_hidden_key_files(tmp_p
     assert [f["name"] for f in found.copied] == ["a"]
     assert {f["name"] for f in found.missing} == {*names} - {"a"}
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["a"]
+
+
+def test_an_empty_folder_of_somebody_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chmod", denied)
+    with pytest.raises(Refusal, match="cannot be created: Operation not permitted"):
+        repro_folder.create(str(tmp_path))
