@@ -207,24 +207,24 @@ class AgentChild:
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)
         if not self._loop.has_timer("agent orphans"):
-            self._reap(pid, time.monotonic() + _TERM_SECS, frozenset())
+            self._reap(pid, time.monotonic() + _TERM_SECS, asked=False)
 
-    def _reap(self, pid: int, kill_at: float, asked: frozenset[tuple[int, int]]) -> None:
+    def _reap(self, pid: int, kill_at: float, *, asked: bool) -> None:
         """End the processes the agent left, then reap the agent and restart it.
 
-        The agent stays a zombie until then, so its pid and session, which identify those processes,
-        cannot be reused.
+        asked: they got SIGTERM. Only those of the first look get it: a later one may be the `rm` of
+        a profile that cleans up. The agent stays a zombie until then, so its pid and session, which
+        identify those processes, cannot be reused.
         """
         now, left = time.monotonic(), self._remaining_processes()
         for p in left:
             if now >= kill_at:
                 processes.send_signal(p.pid, p.ticks, signal.SIGKILL)
-            elif (p.pid, p.ticks) not in asked:
+            elif not asked:
                 processes.send_signal(p.pid, p.ticks, signal.SIGTERM)
         if left and now < kill_at:
-            asked |= {(p.pid, p.ticks) for p in left}
             self._loop.call_at(
-                "agent orphans", now + _LOOK_SECS, lambda: self._reap(pid, kill_at, asked)
+                "agent orphans", now + _LOOK_SECS, lambda: self._reap(pid, kill_at, asked=True)
             )
             return
         _, status = os.waitpid(pid, 0)

@@ -188,7 +188,7 @@ def test_what_the_agent_left_behind_is_asked_to_end_and_then_killed(
     lock = place / "locks"
     lock.mkdir(mode=0o777)
     lock.chmod(0o777)
-    goodbye = "" if deaf else f"rm {lock}/$$; exit"
+    goodbye = "" if deaf else f"sleep 0.1 && rm {lock}/$$; exit"
     keeper = new_keeper(
         env={
             "JOBSCRIBE_TEST_LEAVES": f"trap '{goodbye}' TERM; : >{lock}/$$; n=0; while [ $((n += 1)) -lt 3000 ]; do sleep 0.02; done"
