@@ -1,4 +1,4 @@
-"""A thousand idle agents (300 without SOAK=1): the cost of each, and their simultaneous reconnect after their supervisor
+"""A thousand idle agents (200 without SOAK=1): the cost of each, and their simultaneous reconnect after their supervisor
 was killed (G17).
 
 The agents are instances of the product's own link in this process, with nothing to run.
@@ -22,7 +22,7 @@ from timestamped_jobs import ROOM, SOAK, Stamps, sites, told
 
 from jobscribe.protocol.ids import AgentKey
 
-AGENTS = 1000 if SOAK else 300
+AGENTS = 1000 if SOAK else 200
 IDLE_BYTES, SETTLED_SECS, ANSWER_SECS = 25 * 1024, 10.0, 1.0
 MAX_ROUND_SECS = 0.5
 KEYS = [AgentKey("local", "sequential", f"Storm{n:03d}", "localhost") for n in range(AGENTS)]

@@ -36,7 +36,7 @@ from jobscribe.protocol.wire.messages import (
 )
 
 KEY = AgentKey("local", "sequential", "MadAgent", "localhost")
-FRAMES, WARM = (1_000_000, 5_000) if SOAK else (20_000, 3_000)
+FRAMES, WARM = (1_000_000, 5_000) if SOAK else (10_000, 2_000)
 #: Runs of others that must be served during the flood, which goes on until then.
 OTHERS = 3
 GROWTH_BYTES, SOON_SECS = 8 << 20, 1.0

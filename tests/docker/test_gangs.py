@@ -487,7 +487,8 @@ def test_what_failed_is_kept_in_its_container_until_it_is_released(
         left.type("trap '' HUP; echo re''ady\n")
         left.until("ready")
         left.use(close=True)
-        assert left.end()["code"] == 128 + signal.SIGKILL
+        ended = left.end()
+        assert ended["code"] == 128 + signal.SIGKILL, ended["detail"]
         check_stranger(site, "Stranger", jid, jid.replace(run["uid"], "NobodyXX"))
 
         let_go(site, run)

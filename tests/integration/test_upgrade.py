@@ -32,14 +32,15 @@ from jobscribe.protocol.wire.messages import Run, TaskSpec
 
 EVENTS = sorted((Path(__file__).parents[1] / "unit/db/events/golden").glob("*.jsonl"))
 #: Types of events that the previous version does not know, or not in this version's schema. After
-#: the first of them the store does not go back; CHANGELOG.md names them.
+#: the first of them the store does not go back; CHANGELOG.md names them. Of the first two, only those
+#: with new fields are later.
 LATER_EVENTS = {
     "RunRequested",
     "JobFolded",
     "TagsChanged",
     "ShellOpened",
     "ShellClosed",
-}  # of `config`, and tags
+}
 
 Make = Callable[..., SupervisorProcess]
 LOAD_UID, LATER_UID = "LoadUsr1", "LaterUs1"

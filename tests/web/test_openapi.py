@@ -33,7 +33,7 @@ CHECKS = [
 ]
 #: Examples for each operation and mode. SCHEMATHESIS_EXAMPLES=200 runs more.
 EXAMPLES = int(
-    os.environ.get("SCHEMATHESIS_EXAMPLES", "50" if os.environ.get("SOAK") == "1" else "6")
+    os.environ.get("SCHEMATHESIS_EXAMPLES", "50" if os.environ.get("SOAK") == "1" else "4")
 )
 
 
