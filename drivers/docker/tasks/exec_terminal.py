@@ -267,7 +267,9 @@ class ExecTerminal:
             return False
         connection = self._attachment.connection
         with self._lock:
-            typed, paused = bytes(self._pending[:READ_BYTES]), self._paused
+            # the terminal's echo of early input would come before the first line
+            typed = b"" if self._head is not None else bytes(self._pending[:READ_BYTES])
+            paused = self._paused
         wanted = (0 if paused else select.POLLIN) | (select.POLLOUT if typed else 0)
         buffered = not paused and isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
         poll = select.poll()
