@@ -65,7 +65,6 @@ from ..runtime import failpoints, processes
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import Log, log_uncaught
 from .breakpoints.sessions import Sessions
-from .debugging.shells import Shells, enter_here
 from .files import file_requests
 from .files.file_requests import FileRequest
 from .files.output_reader import Evidence
@@ -97,6 +96,7 @@ from .session.state_machine import (
     StopCall,
 )
 from .session.websocket import Link
+from .shells.relayed_shells import Shells, enter_here
 from .usage.sampler import UsageSampler
 from .workers import call_handler
 from .workers.call_queue import CallQueue

@@ -709,7 +709,7 @@ class _Supervisor:
             most_secs=limits.wait_secs,
         )
         self._counters.measure(debugging=out.sizes)
-        self._run_service.check_debugging = out.check
+        self._run_service.check_options = out.check
         return out
 
     def _device_logins(self, access: Access) -> DeviceLogins:

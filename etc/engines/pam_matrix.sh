@@ -9,6 +9,7 @@
 set -euo pipefail
 
 fail() { echo "$*" >&2; exit 1; }
+. "$(dirname "${BASH_SOURCE[0]}")/debian_package.sh"
 CACHE=${CACHE:-/var/cache}/jobscribe-libpam-wrapper
 
 where() {
@@ -21,16 +22,7 @@ where() {
 
 install() {
     if (where) >/dev/null 2>&1; then return; fi
-    command -v apt-get >/dev/null || fail "libpam-wrapper is not installed, and this is not Debian"
-    mkdir -p "$CACHE" 2>/dev/null && [[ -w $CACHE ]] || fail "$CACHE is not writable: set CACHE to another folder"
-    echo "unpacking the Debian package libpam-wrapper into $CACHE (once)" >&2
-    [[ $(id -u) != 0 ]] || apt-get update -qq >&2 || echo "apt-get update failed; continuing with the package lists on this machine" >&2
-    fresh=$(mktemp -d "$CACHE/fresh.XXXXXX")
-    trap 'rm -rf "$fresh"' EXIT
-    (cd "$fresh" && apt-get download -qq libpam-wrapper >&2) || fail "the Debian package libpam-wrapper could not be fetched"
-    dpkg-deb -x "$fresh"/libpam-wrapper_*.deb "$fresh/x"
-    rm -rf "$CACHE/usr"
-    mv "$fresh/x/usr" "$CACHE/usr"
+    unpack libpam-wrapper "$CACHE"
     where >/dev/null
 }
 

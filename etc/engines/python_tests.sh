@@ -14,6 +14,7 @@ package=libpython$version-testsuite
 CACHE=${CACHE:-/var/cache}/jobscribe-$package
 
 fail() { echo "$*" >&2; exit 1; }
+. "$(dirname "${BASH_SOURCE[0]}")/debian_package.sh"
 
 where() {
     local folder
@@ -25,16 +26,7 @@ where() {
 
 install() {
     if (where) >/dev/null 2>&1; then return; fi
-    command -v apt-get >/dev/null || fail "this Python has no tests, and this is not Debian"
-    mkdir -p "$CACHE" 2>/dev/null && [[ -w $CACHE ]] || fail "$CACHE is not writable: set CACHE to another folder"
-    echo "unpacking the Debian package $package into $CACHE (once)" >&2
-    [[ $(id -u) != 0 ]] || apt-get update -qq >&2 || echo "apt-get update failed; continuing with the package lists on this machine" >&2
-    fresh=$(mktemp -d "$CACHE/fresh.XXXXXX")
-    trap 'rm -rf "$fresh"' EXIT
-    (cd "$fresh" && apt-get download -qq "$package" >&2 2>apt.log) || { cat "$fresh/apt.log" >&2; fail "the Debian package $package could not be fetched"; }
-    dpkg-deb -x "$fresh/${package}"_*.deb "$fresh/x"
-    rm -rf "$CACHE/usr"
-    mv "$fresh/x/usr" "$CACHE/usr"
+    unpack "$package" "$CACHE"
     where >/dev/null
 }
 

@@ -9,6 +9,7 @@
 set -euo pipefail
 
 fail() { echo "$*" >&2; exit 1; }
+. "$(dirname "${BASH_SOURCE[0]}")/debian_package.sh"
 
 (($# >= 3)) || fail "unpacked.sh install | check | where PACKAGE PROGRAM..."
 command=$1 package=$2
@@ -37,16 +38,7 @@ check() {
 
 install() {
     if (where "$@") >/dev/null 2>&1; then check "$@"; return; fi
-    command -v apt-get >/dev/null || fail "$* is not installed, and this is not Debian: put it on the PATH"
-    mkdir -p "$CACHE" 2>/dev/null && [[ -w $CACHE ]] || fail "$CACHE is not writable: set CACHE to another folder"
-    echo "unpacking the Debian package $package into $CACHE (once)" >&2
-    [[ $(id -u) != 0 ]] || apt-get update -qq >&2 || echo "apt-get update failed; continuing with the package lists on this machine" >&2
-    fresh=$(mktemp -d "$CACHE/fresh.XXXXXX")
-    trap 'rm -rf "$fresh"' EXIT
-    (cd "$fresh" && apt-get download -qq "$package" >&2 2>apt.log) || { cat "$fresh/apt.log" >&2; fail "the Debian package $package could not be fetched"; }
-    dpkg-deb -x "$fresh/${package}"_*.deb "$fresh/x"
-    rm -rf "$CACHE/usr"
-    mv "$fresh/x/usr" "$CACHE/usr"
+    unpack "$package" "$CACHE"
     check "$@"
 }
 

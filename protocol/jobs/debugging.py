@@ -16,7 +16,7 @@ from ..ids import Token
 #: Variables of a run's `env`.
 VARIABLE, SECS_VARIABLE = "JOBSCRIBE_DEBUG", "JOBSCRIBE_DEBUG_SECS"
 OPTIONS = frozenset((VARIABLE, SECS_VARIABLE))
-#: Variables of a job for `agent/debugging/staged`.
+#: Variables of a job for `agent/breakpoints/staged`.
 HOOK, FOLDER = "PYTHONBREAKPOINT", "JOBSCRIBE_DEBUG_DIR"
 Mode = Literal["breakpoint", "on-error"]
 MODES: tuple[Mode, ...] = ("breakpoint", "on-error")

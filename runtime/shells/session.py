@@ -39,7 +39,7 @@ class Terminal(Protocol):
 
 
 class ShellExit(NamedTuple):
-    """How a shell ended. Without code and signal, detail has the reason."""
+    """The end of a shell. Without code and signal, detail has the reason."""
 
     code: int | None = None
     signal: int | None = None

@@ -101,7 +101,7 @@ class Requests:
 
 
 class _Handler:
-    """What the actions of `_ROUTES` use of a `Handler`."""
+    """The part of a `Handler` that the actions of `_ROUTES` use."""
 
     def __init__(self, service: RunService, body: bytes) -> None:
         self.runs, self.log, self._body = service, service.log, body

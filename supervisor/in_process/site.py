@@ -129,7 +129,7 @@ class Site:
             agent_id=_agent_id,
             driver_called=lambda *call: None,
         )
-        self.service.check_debugging = _check
+        self.service.check_options = _check
         self._requests = Requests(self.service, self.uid, users)
         self._engine.start()
 

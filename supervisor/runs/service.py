@@ -136,8 +136,8 @@ class RunService:
         self.kept: Callable[[str], None] = lambda jid: None
         #: return why a user may start no new run (plan: of the request), and a warning for the reply
         self.quota_refusal: Callable[[str, str | None], Refusal | None] = lambda uid, plan: None
-        #: raises Refusal if the site does not accept the debugging option of a run
-        self.check_debugging: Callable[[RunSpec], None] = lambda spec: None
+        #: raises Refusal if this site does not accept an option of the run
+        self.check_options: Callable[[RunSpec], None] = lambda spec: None
         self.quota_warning: Callable[[str], str | None] = lambda uid: None
         self.outcomes = OutcomeCache(engine.store)
         self.summaries = CommandSummaries(engine.store)
@@ -319,7 +319,7 @@ class RunService:
             volumes=can.volumes,
             user_dir=os.path.join(self.user_root, spec.uid),
         )
-        self.check_debugging(spec)
+        self.check_options(spec)
 
     def driver(self, asked: str) -> str:
         """Return the name of the requested driver, or of the first one if `asked` is empty.

@@ -1,5 +1,5 @@
-"""What the supervisor knows about one task of a job, without the values of secrets. Only requests;
-no file is written.
+"""Read the record of one task of a job from the supervisor, without the values of secrets. Writes no
+file.
 """
 
 from typing import Any

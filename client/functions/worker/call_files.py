@@ -48,7 +48,7 @@ class Batch:
 
 
 class Recovered:
-    """What the outcome file of an earlier attempt says.
+    """The content of the outcome file of an earlier attempt.
 
     size: bytes that count. batches: number of each batch, and the range of its calls. done: calls
     with an outcome. committed: whether the file ends with a commit line.

@@ -25,10 +25,10 @@ READ_BYTES, PENDING_BYTES = 64 * 1024, 64 * 1024
 #: Maximum bytes of the first line. A longer one is output: the image's /bin/sh did not run the command.
 HEAD_BYTES = 4096
 #: Time from a hangup until the connection is given up: the image's shell may kill nothing (seconds).
-GIVE_UP_SECS = 30.0
+GIVE_UP_SECS = 10.0
 #: Tries of a new size: the terminal may not exist yet. Tries to see the exit, which may follow the
 #: end of the output. Pause between them (seconds).
-_SIZE_TRIES, _EXIT_TRIES, _AGAIN_SECS = 20, 150, 0.1
+_SIZE_TRIES, _EXIT_TRIES, _AGAIN_SECS = 20, 50, 0.1
 #: Tells its pid, which is that of the session of its terminal, in the first line.
 _COMMAND = 'echo "$$"; exec "$@"'
 #: Sends two signals to the session `sid`. It needs only a shell.

@@ -79,6 +79,19 @@ async def test_a_shell_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyP
     assert container.session.exit is not None and "lost" in container.session.exit.detail
 
 
+async def test_input_waits_until_the_session_of_the_shell_is_known() -> None:
+    """The terminal would echo it before the first line, and the shell could not be hung up."""
+    container, loop = Container(), asyncio.get_running_loop()
+    container.terminal.write(b"typed early\n")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(loop.sock_recv(container.shell.far, 100), 0.2)
+    await container.says(b"7\n")
+    async with asyncio.timeout(30):
+        assert await loop.sock_recv(container.shell.far, 100) == b"typed early\n"
+    container.session.hang_up()
+    await container.ends()
+
+
 async def test_output_without_a_first_line_is_limited_like_all_output() -> None:
     container = Container()
     await container.says(b"1" * HEAD_BYTES)

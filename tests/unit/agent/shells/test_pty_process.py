@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from jobscribe.agent.debugging.pty_process import PtyProcess
+from jobscribe.agent.shells.pty_process import PtyProcess
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.wire.messages import OpenShell, ShellIo, ShellOutput

@@ -1,0 +1,1 @@
+"""Shells in executions on this machine, and on the nodes of a cluster."""
