@@ -2,8 +2,8 @@
 
 The keeper keeps the script of each task beside its output (its *evidence*). The script can start a
 shell instead of the command, on the machine with the script, for its unix user. From other machines
-the supervisor and the task's agent relay the shell (`cli/session/relayed_shell.py`). Where that is not possible, the
-command prints the next step.
+the supervisor and the task's agent relay the shell (`cli/session/relayed_shell.py`). Where that is
+not possible, the command prints the next step.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from ...agent.slurm import command_lines
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKind, parse_agent_key
 from ...protocol.jobs.status import TaskStatus
@@ -186,16 +187,8 @@ def _srun_prefix(task: dict[str, Any]) -> list[str]:
         return []
     # A task of a gang has an address and a single host. The host of a single task is its list of
     # nodes.
-    node = [f"--nodelist={task['host']}"] if task.get("address") and task.get("host") else []
-    return [
-        "srun",
-        f"--jobid={batch['jobId']}",
-        "--overlap",
-        "--ntasks=1",
-        "--nodes=1",
-        *node,
-        "--pty",
-    ]
+    node = task["host"] if task.get("address") and task.get("host") else ""
+    return command_lines.enter(str(batch["jobId"]), node, terminal=True)
 
 
 def _on_cluster(task: dict[str, Any], line: str) -> str:
