@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from ..clusters.batch import BatchState
+from .core_report import CoreReport
 
 #: Who reports the exit: the keeper that waited for the process; the job's own script (its keeper
 #: was gone); the container engine or batch scheduler that ran it; the start itself (the command
@@ -139,6 +140,8 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     #: observations around an exit other than 0; unset if an older version wrote this or nothing
     #: observed it
     facts: ExitFacts | msgspec.UnsetType = msgspec.UNSET
+    #: about core files, if the run asked for them
+    core: CoreReport | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def ok(self) -> bool:

@@ -131,7 +131,7 @@ class ExecutionController:
         self._ahead.pop(order.name, None)
         e = self._new_execution(order.name, order.token)
         e.slot = order.slot is not None
-        e.run_dir, e.life.limit = order.run_dir, order.limit
+        e.run_dir, e.life.limit, e.core_limit = order.run_dir, order.limit, order.core
         e.life.grace = e.life.grace if order.grace is None else order.grace
         if not self.running:
             self._kernel.skip()

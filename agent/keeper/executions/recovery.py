@@ -105,6 +105,8 @@ def _take_over(e: Execution, start: dict[str, Any], started_mono: float | None) 
     e.direct = start.get("direct") is True
     e.life.limit, e.life.grace = start.get("limit"), start.get("grace", e.life.grace)
     e.life.started(start.get("startedAt"), started_mono)
+    core = start.get("core")
+    e.core_limit = core if isinstance(core, int) and core > 0 else 0
     e.oom_counters = start.get("counted") if isinstance(start.get("counted"), dict) else None
 
 

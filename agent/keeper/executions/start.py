@@ -149,6 +149,7 @@ class Launcher:
             "runDir": e.run_dir,
             "counted": e.oom_counters,
             "cgroup": None if e.cgroup is None else e.cgroup.record(),
+            **({"core": e.core_limit} if e.core_limit else {}),
         }
         try:
             self._layout.record_start(e.name, record)

@@ -46,6 +46,7 @@ class Execution:
     __slots__ = (
         "alone",
         "cgroup",
+        "core_limit",
         "direct",
         "dropped",
         "folder",
@@ -83,6 +84,8 @@ class Execution:
         self.cgroup: Cgroup | None = None
         #: out-of-memory counters at its start (see `oom_detection`)
         self.oom_counters: dict[str, Any] | None = None
+        #: maximum size (bytes) of core files; 0: it has none
+        self.core_limit = 0
         #: its end lets the next waiting execution start; the token of that execution
         self.slot = False
         self.successor: str | None = None

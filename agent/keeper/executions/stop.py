@@ -17,6 +17,7 @@ from ....runtime.execution import wait_status
 from ....runtime.execution.folder import STOP, written_code
 from ..loop.log import log
 from . import exit_facts, exit_info
+from .core_collection import CoreCollection
 from .earlier_reaper import will_record
 from .evidence import write_exit
 from .start import close_lock
@@ -78,6 +79,7 @@ class Terminator:
             writes,
         )
         self._running, self._finished = running, finished
+        self._cores = CoreCollection()
 
     def children_changed(self) -> None:
         """Handle SIGCHLD: main processes may have ended, orphans may have arrived or ended."""
@@ -86,7 +88,7 @@ class Terminator:
         self.reap_children()
         for e in [e for e in self._running.values() if e.life.exiting and e.own]:
             if not self._has_adopted(e) and not _has_processes(e):
-                self._finish(e)
+                self._end(e)
             elif not self._loop.has_timer(("step", e.name)):
                 self.advance(e)
 
@@ -110,7 +112,8 @@ class Terminator:
     def reap_children(self) -> None:
         """Adopt orphans, reap ended ones, and kill those that no running job can have left."""
         self._tracker.reap_children(
-            {_pid(e) for e in self._running.values() if e.own}, self._running.values()
+            {_pid(e) for e in self._running.values() if e.own} | self._cores.pids,
+            self._running.values(),
         )
         if not self._running:
             for pid in self._tracker.adopted_of(None):
@@ -143,11 +146,9 @@ class Terminator:
             if _awaits_record(e, now):
                 self._loop.call_at(("step", e.name), now + _TERM_PAUSE, lambda: self.advance(e))
             else:
-                self._finish(e)
+                self._end(e)
             return
-        if e.life.exit_due(now) and (exit_ := exit_info.from_ended_main(e)) is not None:
-            e.life.exit_reported(exit_)
-            self._exited(e)
+        self._report_exit(e, now)
         if step is Step.KILL:
             e.pause = e.pause if e.life.kills else _KILL_PAUSE / 2
             self._kill(e, left)
@@ -303,6 +304,21 @@ class Terminator:
             log(f"cannot collect facts about the end of {e.token}: {error}")
             return {}
 
+    def _report_exit(self, e: Execution, now: float) -> None:
+        """Report the exit of the main process if the rest of the execution takes time to end."""
+        if e.life.exit_due(now) and (exit_ := exit_info.from_ended_main(e)) is not None:
+            e.life.exit_reported(exit_)
+            self._exited(e)
+
+    def _end(self, e: Execution) -> None:
+        """Finish an execution without processes, as soon as its core files are collected."""
+        if e.core_limit and self._cores.is_pending(e, exit_info.from_ended_main(e)):
+            now = time.monotonic()
+            self._report_exit(e, now)
+            self._loop.call_at(("step", e.name), now + _LONGEST_PAUSE, lambda: self.advance(e))
+            return
+        self._finish(e)
+
     def _finish(self, e: Execution) -> None:
         """Write the exit info, reap the main process and report the end.
 
@@ -325,6 +341,7 @@ class Terminator:
         self._cap.apply(e, last=True)
         exit_ |= exit_facts.out_of_memory_fields(e, exit_, self._cgroups.around)
         exit_ |= self._facts(e, exit_)
+        exit_ |= self._cores.fields(e)
         exit_ = exit_info.with_final_fields(e, exit_, self._cap.dropped_bytes(e))
         if e.survivors:
             log(

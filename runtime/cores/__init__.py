@@ -1,0 +1,1 @@
+"""Core files of jobs: where the kernel puts them, how an executor collects them, and their frames."""

@@ -1,0 +1,334 @@
+"""Collection of the core files of one execution into `cores/` of its evidence, and a report about
+them (`cores.json`, with the field names of `protocol.jobs.core_report.CoreReport`).
+
+Executors run it as a process of its own (`python -m jobscribe.runtime.cores`), because it copies,
+hashes and reads gigabytes. It may be killed and repeated: what was moved before counts again.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from ..filesystems import write_atomically
+from . import core_pattern, frames, search
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from .core_pattern import Target
+    from .search import Found
+
+CORES, REPORT = "cores", "cores.json"
+#: Signals whose default action dumps core: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
+DUMPING = frozenset((3, 4, 5, 6, 7, 8, 11, 24, 25, 31))
+#: Most files of one execution.
+MOST = 8
+#: Time (seconds) for systemd-coredump to store a core, for frames, and for everything.
+_SYSTEMD_SECS, _FRAMES_SECS, TOTAL_SECS = 10.0, 20.0, 40.0
+_BLOCK = 1 << 20
+
+
+class Request:
+    """What to collect. dumped: the kernel says that the main process wrote a core. since: unix time
+    of the start. limit: bytes. pids: processes of the execution. frames: whether to print frames:
+    not for processes of somebody else. pattern, uses_pid: those of the machine on which it ran,
+    unless it ran here.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.folder, self.run_dir = str(fields["folder"]), str(fields["runDir"])
+        self.since, self.limit = float(fields["since"]), int(fields["limit"])
+        self.signal, self.dumped = fields.get("signal"), bool(fields.get("dumped"))
+        self.pids = {int(pid) for pid in fields.get("pids") or ()}
+        self.main = fields.get("main")
+        self.frames = bool(fields.get("frames", True))
+        self.pattern, self.uses_pid = fields.get("pattern"), bool(fields.get("usesPid"))
+
+    @property
+    def expects(self) -> bool:
+        """Return whether its end may have left a core."""
+        return self.dumped or self.signal in DUMPING
+
+
+def collect(request: Request) -> dict[str, Any] | None:
+    """Collect, write the report and return it; None if the execution left no core and none is
+    missing. Raises OSError if nothing can be written.
+    """
+    until = time.monotonic() + TOTAL_SECS
+    if request.pattern is None:
+        pattern, uses_pid = core_pattern.read(_text)
+    else:
+        pattern, uses_pid = request.pattern, request.uses_pid
+    target = core_pattern.parse(pattern or "core", uses_pid, socket.gethostname())
+    if not request.expects and not _may_have_children(target, request):
+        return None
+    store = _Store(request.folder, request.limit)
+    try:
+        _take(target, request, store)
+        report = store.report(until)
+        if not report["files"] and not request.expects:
+            return None
+        report |= {"state": _state(target, request, store), "limit": request.limit}
+        report["detail"] = store.detail or target.program or (pattern or "").strip()
+        if report["files"] and request.frames:
+            report |= _frames(store, report["files"][0], min(_FRAMES_SECS, until - time.monotonic()))
+        write_atomically(f"{request.folder}/{CORES}/{REPORT}", json.dumps(report).encode())
+        return report
+    finally:
+        store.close()
+
+
+def state_without_core(
+    target: Target, *, dumped: bool, hard_limit: int | None, writable: bool, free: int | None
+) -> str:
+    """Return why there is no core file. Pure; the words are those of `CoreReport.state`.
+
+    hard_limit: bytes; None: unlimited. free: bytes on the disk of the working directory.
+    """
+    if hard_limit == 0:
+        return "hardLimit"
+    match target.kind:
+        case "none":
+            return "noPattern"
+        case "pipe" | "socket" if not target.by_systemd:
+            return "piped"
+        case "pipe":
+            return "notStored"
+    if not target.absolute and not writable:
+        return "notWritable"
+    if free is not None and free < _BLOCK:
+        return "diskFull"
+    return "notFound" if dumped else "notWritten"
+
+
+def order(cores: Iterable[Found], main: int | None) -> list[Found]:
+    """Return the cores in order of importance: the main process first, then the oldest."""
+    return sorted(cores, key=lambda found: (found.facts.pid != main, found.mtime))
+
+
+class _Store:
+    """The folder of collected cores, locked. total: bytes in it."""
+
+    def __init__(self, folder: str, limit: int) -> None:
+        path = f"{folder}/{CORES}"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        self.path, self.fd = path, os.open(path, search.FOLDER)
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+        self.limit, self.left, self.detail, self.problem = limit, 0, "", ""
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def add(self, found: Found) -> None:
+        """Move or copy a core into the folder, unless that would exceed the limits."""
+        own = self._sizes()
+        if len(own) >= MOST or sum(own) + found.size > self.limit:
+            self.left += 1
+            return
+        name = self._free_name(f"core.{found.facts.pid or 0}")
+        try:
+            try:
+                os.rename(found.name, name, src_dir_fd=found.folder, dst_dir_fd=self.fd)
+                if not os.path.samestat(
+                    os.stat(name, dir_fd=self.fd, follow_symlinks=False), os.fstat(found.fd)
+                ):  # the job exchanged it
+                    os.unlink(name, dir_fd=self.fd)
+                    return
+                os.fchmod(found.fd, 0o600)
+            except OSError as error:
+                if error.errno not in (errno.EXDEV, errno.EACCES, errno.EPERM):
+                    raise
+                self._copy(found, name)
+        except OSError as error:
+            self.left += 1
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            self.problem = "diskFull" if full else "notMoved"
+            self.detail = error.strerror or str(error)
+
+    def _copy(self, found: Found, name: str) -> None:
+        temporary = f".{name}.part"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        out = os.open(temporary, flags, 0o600, dir_fd=self.fd)
+        try:
+            at = 0
+            while sent := os.sendfile(out, found.fd, at, _BLOCK * 64):
+                at += sent
+                if at > self.limit:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=self.fd)
+            raise
+        finally:
+            os.close(out)
+        with contextlib.suppress(OSError):  # a folder of somebody else
+            os.unlink(found.name, dir_fd=found.folder)
+
+    def report(self, until: float) -> dict[str, Any]:
+        """Return the part of the report about the files in the folder."""
+        files = []
+        for name in sorted(self._names()):
+            found = search.open_core(self.fd, name)
+            if found is None:
+                continue
+            try:
+                files.append(_described(found, until))
+            finally:
+                found.close()
+        return {"files": files[:MOST], "left": self.left}
+
+    def _names(self) -> list[str]:
+        return [name for name in os.listdir(self.fd) if name.startswith("core.") and name != REPORT]
+
+    def _sizes(self) -> list[int]:
+        return [
+            os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size for name in self._names()
+        ]
+
+    def _free_name(self, name: str) -> str:
+        there = set(self._names())
+        return next(n for n in (name, *(f"{name}.{i}" for i in range(2, 99))) if n not in there)
+
+
+def _take(target: Target, request: Request, store: _Store) -> None:
+    if target.kind == "file":
+        pids = request.pids | ({request.main} if request.main is not None else set())
+        found = search.find(target, request.run_dir, request.since, pids)
+        try:
+            for core in order(found, request.main):
+                store.add(core)
+        finally:
+            for core in found:
+                core.close()
+    elif target.by_systemd and request.dumped and request.main is not None:
+        _from_systemd(request, store)
+
+
+def _from_systemd(request: Request, store: _Store) -> None:
+    """Ask systemd-coredump for the core of the main process; it needs a moment to store one."""
+    if shutil.which("coredumpctl") is None:
+        store.detail = "coredumpctl is not installed"
+        return
+    name = f"core.{request.main}"
+    part = f"{store.path}/.{name}.part"
+    command = systemd_command(request.main or 0, request.since, part)
+    until = time.monotonic() + _SYSTEMD_SECS
+    while time.monotonic() < until:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SYSTEMD_SECS,
+            check=False,
+            preexec_fn=lambda: resource.setrlimit(
+                resource.RLIMIT_FSIZE, (request.limit, request.limit)
+            ),
+        )
+        if done.returncode == 0:
+            os.chmod(part, 0o600)
+            os.rename(part, f"{store.path}/{name}")
+            return
+        store.detail = done.stderr.decode("utf-8", "replace").strip()[-300:]
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        time.sleep(0.5)
+
+
+def systemd_command(pid: int, since: float, output: str) -> list[str]:
+    """Return the command that writes the core of this process. Pure."""
+    return [
+        *("coredumpctl", "--quiet", f"--since=@{int(since)}", f"--output={output}"),
+        *("dump", f"COREDUMP_PID={pid}"),
+    ]
+
+
+def _described(found: Found, until: float) -> dict[str, Any]:
+    facts = found.facts
+    return {
+        "name": found.name,
+        "pid": facts.pid,
+        "program": facts.program,
+        "signal": facts.signal,
+        "size": found.size,
+        "completeBytes": facts.complete_bytes,
+        "sha256": _hashed(found.fd, until),
+    }
+
+
+def _hashed(fd: int, until: float) -> str | None:
+    """Return the SHA-256; None if the time is over before."""
+    hashed, at = hashlib.sha256(), 0
+    while data := os.pread(fd, _BLOCK, at):
+        if time.monotonic() > until:
+            return None
+        hashed.update(data)
+        at += len(data)
+    return hashed.hexdigest()
+
+
+def _frames(store: _Store, file: dict[str, Any], secs: float) -> dict[str, Any]:
+    found, tool = frames.of_core(
+        f"{store.path}/{file['name']}", file["program"], file["pid"], max(1.0, secs)
+    )
+    return {"frames": frames.top(found), "tool": tool} if found else {"noFrames": tool}
+
+
+def _state(target: Target, request: Request, store: _Store) -> str:
+    if store.problem:
+        return store.problem
+    if store._names():
+        return "collected"
+    if store.left:
+        return "tooLarge"
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    here = request.pattern is None
+    free = None
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(request.run_dir).free
+    return state_without_core(
+        target,
+        dumped=request.dumped,
+        hard_limit=None if hard == resource.RLIM_INFINITY or not here else hard,
+        writable=os.access(request.run_dir, os.W_OK | os.X_OK),
+        free=free,
+    )
+
+
+def _may_have_children(target: Target, request: Request) -> bool:
+    """Return whether child processes may have left cores: without a pid in its name, a core may be
+    of anybody.
+    """
+    return target.kind == "file" and (not target.absolute or target.has_pid)
+
+
+def _text(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(4096)
+    except OSError:
+        return None
+
+
+def main(path: str) -> None:
+    """Collect by the request in this file. Ends by SIGALRM if it takes too long."""
+    signal.alarm(int(2 * TOTAL_SECS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    with open(path, encoding="utf-8") as file:
+        request = Request(json.load(file))
+    collect(request)

@@ -1,0 +1,139 @@
+"""Search for the core files of one execution: where the kernel's pattern puts them, newer than its
+start, of its user, and really core files. No symbolic link is followed.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from . import core_pattern, elf_core
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Collection, Iterator
+
+    from .core_pattern import Target
+    from .elf_core import CoreFacts
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+#: How deep a process may have changed its directory below the run directory, and how many entries
+#: are looked at: a search is bounded.
+_DEPTH, _ENTRIES = 3, 20_000
+#: File times come from a coarser clock (seconds).
+_COARSE_SECS = 1.0
+
+
+class Found:
+    """A core file. folder, fd: descriptors that the holder closes; name: in the folder."""
+
+    __slots__ = ("facts", "fd", "folder", "mtime", "name", "size")
+
+    def __init__(self, folder: int, name: str, fd: int, facts: CoreFacts) -> None:
+        self.folder, self.name, self.fd, self.facts = folder, name, fd, facts
+        status = os.fstat(fd)
+        self.size, self.mtime = status.st_size, status.st_mtime
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self.folder)
+
+
+def find(target: Target, run_dir: str, since: float, pids: Collection[int]) -> list[Found]:
+    """Return the core files of the execution, the oldest first.
+
+    since: unix time of its start. pids: its processes: in a folder outside of the run directory,
+    only cores with one of these pids count, because other jobs put theirs there too.
+    """
+    out = [
+        found
+        for folder in (_absolute(target) if target.absolute else _below(target, run_dir))
+        for found in _cores_in(folder, target, since)
+    ]
+    if target.absolute:
+        for found in [f for f in out if f.facts.pid not in pids]:
+            out.remove(found)
+            found.close()
+    return sorted(out, key=lambda found: found.mtime)
+
+
+def open_core(folder: int, name: str, since: float = 0.0) -> Found | None:
+    """Open a file if it is a core file of this user with one name, changed after `since`."""
+    try:
+        fd = os.open(name, FILE, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(fd)
+        mine = status.st_uid == os.geteuid() and status.st_nlink == 1
+        if stat.S_ISREG(status.st_mode) and mine and status.st_mtime >= since - _COARSE_SECS:
+            facts = elf_core.read(fd)
+            if facts is not None:
+                found = Found(os.dup(folder), name, fd, facts)
+                fd = -1
+                return found
+    except OSError:
+        return None
+    finally:
+        if fd >= 0:
+            os.close(fd)
+    return None
+
+
+def _cores_in(folder: int, target: Target, since: float) -> Iterator[Found]:
+    """Yield the cores in a folder, and close its descriptor."""
+    try:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for _, entry in zip(range(_ENTRIES), entries, strict=False):
+                if core_pattern.matches(target, entry.name):
+                    found = open_core(folder, entry.name, since)
+                    if found is not None:
+                        yield found
+    finally:
+        os.close(folder)
+
+
+def _absolute(target: Target) -> Iterator[int]:
+    yield from _inner(os.open("/", FOLDER), list(target.folder))
+
+
+def _below(target: Target, run_dir: str) -> Iterator[int]:
+    """Yield the folder that the pattern names in the run directory and in the folders below it."""
+    with contextlib.suppress(OSError):
+        for folder in _folders(os.open(run_dir, FOLDER), 0):
+            yield from _inner(folder, list(target.folder))
+
+
+def _folders(folder: int, depth: int) -> Iterator[int]:
+    """Yield this folder and those below it, as descriptors that the caller closes."""
+    own = os.dup(folder)
+    yield folder
+    try:
+        if depth < _DEPTH:
+            with os.scandir(own) as entries:
+                for _, entry in zip(range(_ENTRIES), entries, strict=False):
+                    if entry.is_dir(follow_symlinks=False) and entry.name != ".jobscribe":
+                        with contextlib.suppress(OSError):
+                            yield from _folders(os.open(entry.name, FOLDER, dir_fd=own), depth + 1)
+    finally:
+        os.close(own)
+
+
+def _inner(folder: int, parts: list[re.Pattern[str]]) -> Iterator[int]:
+    """Yield the folders whose path below `folder` matches `parts`. Closes `folder`, or yields it."""
+    if not parts:
+        yield folder
+        return
+    try:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder)[:_ENTRIES]:
+                if parts[0].fullmatch(name):
+                    with contextlib.suppress(OSError):
+                        yield from _inner(os.open(name, FOLDER, dir_fd=folder), parts[1:])
+    finally:
+        os.close(folder)
