@@ -40,6 +40,8 @@ MOST = 8
 #: Time (seconds) for systemd-coredump to store a core, for frames, and for everything.
 _SYSTEMD_SECS, _FRAMES_SECS, TOTAL_SECS = 10.0, 20.0, 40.0
 _BLOCK = 1 << 20
+#: Blocks of a file system that a core of the largest size takes besides its content.
+_SLACK = 1 << 16
 
 
 class Request:
@@ -137,7 +139,7 @@ class _Store:
     def add(self, found: Found) -> None:
         """Move or copy a core into the folder, unless that would exceed the limits."""
         own = self._sizes()
-        if len(own) >= MOST or sum(own) + found.size > self.limit:
+        if len(own) >= MOST or sum(own) + found.disk > self.limit + _SLACK:
             self.left += 1
             return
         name = self._free_name(f"core.{found.facts.pid or 0}")
@@ -165,11 +167,7 @@ class _Store:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         out = os.open(temporary, flags, 0o600, dir_fd=self.fd)
         try:
-            at = 0
-            while sent := os.sendfile(out, found.fd, at, _BLOCK * 64):
-                at += sent
-                if at > self.limit:
-                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            _copy_data(found.fd, out, found.size)
             os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError:
             with contextlib.suppress(OSError):
@@ -198,12 +196,32 @@ class _Store:
 
     def _sizes(self) -> list[int]:
         return [
-            os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_size for name in self._names()
+            os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_blocks * 512
+            for name in self._names()
         ]
 
     def _free_name(self, name: str) -> str:
         there = set(self._names())
         return next(n for n in (name, *(f"{name}.{i}" for i in range(2, 99))) if n not in there)
+
+
+def _copy_data(source: int, to: int, size: int) -> None:
+    """Copy a file of this size, whose holes stay holes. Raises OSError."""
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+            end = min(os.lseek(source, at, os.SEEK_HOLE), size)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # only a hole follows
+                break
+            raise
+        while at < end:
+            data = os.pread(source, min(_BLOCK, end - at), at)
+            if not data:
+                return
+            at += os.pwrite(to, data, at)
+    os.ftruncate(to, size)
 
 
 def _take(target: Target, request: Request, store: _Store) -> None:

@@ -30,14 +30,17 @@ _COARSE_SECS = 1.0
 
 
 class Found:
-    """A core file. folder, fd: descriptors that the holder closes; name: in the folder."""
+    """A core file. folder, fd: descriptors that the holder closes; name: in the folder. size, disk:
+    its length, and the bytes of it that are no holes.
+    """
 
-    __slots__ = ("facts", "fd", "folder", "mtime", "name", "size")
+    __slots__ = ("disk", "facts", "fd", "folder", "mtime", "name", "size")
 
     def __init__(self, folder: int, name: str, fd: int, facts: CoreFacts) -> None:
         self.folder, self.name, self.fd, self.facts = folder, name, fd, facts
         status = os.fstat(fd)
         self.size, self.mtime = status.st_size, status.st_mtime
+        self.disk = status.st_blocks * 512
 
     def close(self) -> None:
         os.close(self.fd)
