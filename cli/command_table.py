@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "debug": ("", "debug", "Debug Python code in running jobs, or before it runs as a job."),
+    "core": ("", "core", "List, copy and read the core files of crashed jobs."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
     "secret": ("", "secret", "Rotate secrets without a restart; list them."),
@@ -152,6 +153,15 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "serial",
             "Find what prevents a Python object from being sent to a job.",
         ),
+    },
+    "core": {
+        "list": (
+            "core.listing",
+            "list_cores",
+            "List the core files of a job, or say why there are none.",
+        ),
+        "fetch": ("core.fetch", "fetch", "Copy a core file of a job to a local file."),
+        "stack": ("core.stack", "stack", "Print the stack of a crashed process of a job."),
     },
     "auth": {
         "login": ("access.login", "login", "Log in at a site: store an API token for it."),

@@ -12,7 +12,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never, overload
 
-from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
+from ..protocol.api.requests import JobCore, RunFile, RunSpec, UsageGroup
+from ..protocol.jobs.core_report import CoreFile
 from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
@@ -26,6 +27,7 @@ from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, Ru
 from .api.requests import Call
 from .operator_calls import AsyncOperatorCalls
 from .sync_client import IDLE_SECS, Client
+from .transfers.core_download import get_core
 from .transfers.remote import Remote
 from .transfers.transfers import OnDone, OnProgress, get_files, in_thread, put_files
 from .transport.address import Source, TokenSource, fixed, in_root
@@ -468,6 +470,43 @@ class AsyncClient:
             remote = Remote(connection, await self.uid(), jid, serial)
             return await in_thread(
                 get_files, remote, names, os.fspath(folder), replace, on_progress, on_done
+            )
+
+    async def get_core(
+        self,
+        jid: str,
+        file: CoreFile,
+        path: str | os.PathLike[str],
+        *,
+        role: str | None = None,
+        index: int = 0,
+        serial: int = 0,
+        attempt: int = 0,
+        replace: bool = False,
+        on_progress: Callable[[int], object] = lambda count: None,
+    ) -> Transfer:
+        """Copy a core file of a task (`exit.core.files` in `tasks`) to a local file, mode 0600.
+
+        on_progress: called in another thread.
+        """
+        request = JobCore(
+            uid=await self.uid(),
+            compute_jid=jid,
+            compute_job_serial=serial,
+            attempt=attempt,
+            role=role,
+            index=index,
+            name=file.name,
+        )
+        with contextlib.closing(Connection(self._connection.endpoint)) as connection:
+            return await asyncio.to_thread(
+                get_core,
+                connection,
+                request,
+                file,
+                os.fspath(path),
+                replace=replace,
+                on_progress=on_progress,
             )
 
     async def put_files(

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, assert_never, cast, overload
 
-from ..protocol.api.requests import RunFile, RunSpec, UsageGroup
+from ..protocol.api.requests import JobCore, RunFile, RunSpec, UsageGroup
+from ..protocol.jobs.core_report import CoreFile
 from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
@@ -24,6 +25,7 @@ from .api.operations import GetTime, GetUid, Once, Part, Pause, Progress, Step, 
 from .api.replies import GroupRun, GroupState, JobPage, LoggedEvent, LogPart, RunState, Transfer
 from .api.requests import Call
 from .operator_calls import OperatorCalls
+from .transfers.core_download import get_core
 from .transfers.remote import Remote
 from .transfers.transfers import OnDone, OnProgress, get_files, put_files
 from .transport.address import Source, TokenSource, fixed, in_root
@@ -548,6 +550,42 @@ class Client:
         """
         remote = Remote(self._connection, self.uid, jid, serial)
         return get_files(remote, names, os.fspath(folder), replace, on_progress, on_done)
+
+    def get_core(
+        self,
+        jid: str,
+        file: CoreFile,
+        path: str | os.PathLike[str],
+        *,
+        role: str | None = None,
+        index: int = 0,
+        serial: int = 0,
+        attempt: int = 0,
+        replace: bool = False,
+        on_progress: Callable[[int], object] = lambda count: None,
+    ) -> Transfer:
+        """Copy a core file of a task (`exit.core.files` in `tasks`) to a local file, mode 0600.
+
+        An interrupted copy continues later. It is compared by SHA-256 before it gets its name.
+        on_progress: called with the bytes so far.
+        """
+        request = JobCore(
+            uid=self.uid,
+            compute_jid=jid,
+            compute_job_serial=serial,
+            attempt=attempt,
+            role=role,
+            index=index,
+            name=file.name,
+        )
+        return get_core(
+            self._connection,
+            request,
+            file,
+            os.fspath(path),
+            replace=replace,
+            on_progress=on_progress,
+        )
 
     def put_files(
         self,

@@ -8,6 +8,7 @@ so whether a run is retried (see `exit_table`).
 
 import signal
 
+from ..protocol.jobs.core_report import CoreReport
 from ..protocol.jobs.exit_info import ExitInfo, signal_name
 from ..protocol.jobs.status import CANCELED, COMPLETED, PURGED
 from . import output_patterns
@@ -176,6 +177,8 @@ def _signal(exit_: ExitInfo) -> Classification:
 
 
 def _core(exit_: ExitInfo) -> tuple[str, ...]:
+    if isinstance(exit_.core, CoreReport):
+        return ()  # `supervisor.diagnosis.core_files` has better lines
     if exit_.core_dumped:
         return (
             "a core was written: 'core*' in its run directory, or at kernel.core_pattern of its machine ('coredumpctl list')",

@@ -94,8 +94,11 @@ def run_options(function: F) -> F:
             click.option(
                 "--core",
                 type=BYTES,
+                is_flag=False,
+                flag_value="1G",
                 metavar="BYTES",
-                help="Maximum size of core dumps (default: 0, none). Containers write none.",
+                help="Collect core files of at most this size (--core alone: 1G; default: none)."
+                " Containers write none.",
             ),
             click.option(
                 "--wrap",

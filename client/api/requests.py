@@ -25,6 +25,7 @@ from ...protocol.api.requests import (
     DiskReport,
     GlobalResources,
     GroupCancel,
+    JobCore,
     JobGroup,
     JobList,
     JobLog,
@@ -271,6 +272,10 @@ def job_list(request: JobList) -> Call:
 
 def job_log(request: JobLog) -> Call:
     return _post("job-log", request, request.wait_secs)
+
+
+def job_core(request: JobCore) -> Call:
+    return _post("job-core", request, AGENT_SECS)
 
 
 def job_metrics(

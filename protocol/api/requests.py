@@ -277,6 +277,22 @@ class JobLog(_Request, frozen=True, kw_only=True):
     wait_secs: Annotated[float, msgspec.Meta(ge=0, le=30)] = 0.0
 
 
+class JobCore(_Request, frozen=True, kw_only=True):
+    """Read bytes of a core file of a task of the current run. name: as in `exit.core.files` of the
+    task. serial, attempt, role and index: see `JobLog`.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    role: Role | None = None
+    index: Index = 0
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    offset: Offset = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=512 * 1024)] = 512 * 1024
+
+
 class JobTasks(_Request, frozen=True, kw_only=True):
     """List the attempts of the current run, and the tasks of one attempt (0: the latest)."""
 

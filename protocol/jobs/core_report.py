@@ -74,9 +74,7 @@ class CoreFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.size < self.complete_bytes
 
 
-class CoreReport(
-    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True
-):
+class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """limit: of each core and of all together, in bytes. left: cores that were not collected.
     frames: the innermost that tell most, Python's first. tool: it printed them.
     """
@@ -107,7 +105,11 @@ class CoreReport(
             cut = f", cut at {file.size} of {file.complete_bytes} bytes" if file.cut else ""
             whose = f" of {os.path.basename(file.program)}" if file.program else ""
             why = (
-                ("; --core limits it" if file.complete_bytes > self.limit else "; its disk was full")
+                (
+                    "; --core limits it"
+                    if file.complete_bytes > self.limit
+                    else "; its disk was full"
+                )
                 if file.cut
                 else ""
             )

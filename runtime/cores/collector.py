@@ -81,13 +81,15 @@ def collect(request: Request) -> dict[str, Any] | None:
     store = _Store(request.folder, request.limit)
     try:
         _take(target, request, store)
-        report = store.report(until)
+        report = store.report(request.main, until)
         if not report["files"] and not request.expects:
             return None
         report |= {"state": _state(target, request, store), "limit": request.limit}
         report["detail"] = store.detail or target.program or (pattern or "").strip()
         if report["files"] and request.frames:
-            report |= _frames(store, report["files"][0], min(_FRAMES_SECS, until - time.monotonic()))
+            report |= _frames(
+                store, report["files"][0], min(_FRAMES_SECS, until - time.monotonic())
+            )
         write_atomically(f"{request.folder}/{CORES}/{REPORT}", json.dumps(report).encode())
         return report
     finally:
@@ -178,18 +180,16 @@ class _Store:
         with contextlib.suppress(OSError):  # a folder of somebody else
             os.unlink(found.name, dir_fd=found.folder)
 
-    def report(self, until: float) -> dict[str, Any]:
-        """Return the part of the report about the files in the folder."""
-        files = []
-        for name in sorted(self._names()):
-            found = search.open_core(self.fd, name)
-            if found is None:
-                continue
-            try:
-                files.append(_described(found, until))
-            finally:
-                found.close()
-        return {"files": files[:MOST], "left": self.left}
+    def report(self, main: int | None, until: float) -> dict[str, Any]:
+        """Return the part of the report about the files in the folder. main: the main process."""
+        there = [search.open_core(self.fd, name) for name in sorted(self._names())]
+        cores = order([found for found in there if found is not None], main)[:MOST]
+        try:
+            return {"files": [_described(found, until) for found in cores], "left": self.left}
+        finally:
+            for found in there:
+                if found is not None:
+                    found.close()
 
     def _names(self) -> list[str]:
         return [name for name in os.listdir(self.fd) if name.startswith("core.") and name != REPORT]

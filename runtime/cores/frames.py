@@ -119,7 +119,9 @@ def of_core(
             why = state if why == "noTool" or state != "noTool" else why
     if shutil.which("gdb") is not None:
         names = [program] if program is not None and os.path.isabs(program) else []
-        text, state = _output([*GDB, *names, core] if names else [*GDB, "-c", core], until - time.monotonic())
+        text, state = _output(
+            [*GDB, *names, core] if names else [*GDB, "-c", core], until - time.monotonic()
+        )
         if found := parse_gdb(text):
             return found, "gdb"
         why = state

@@ -180,6 +180,7 @@ ROUTES = (
         "/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY, takes=rq.GroupCancel
     ),
     Route("/api/job-log", runs.job_log, "read", Subject.BODY, takes=rq.JobLog, gives=BYTES),
+    Route("/api/job-core", runs.job_core, "debug", Subject.BODY, takes=rq.JobCore, gives=BYTES),
     Route("/api/job-metrics", usage.job_metrics, "read", Subject.BODY, takes=rq.JobMetrics),
     Route("/api/usage", usage.usage, "read", Subject.BODY_OR_MEMBERS, takes=rq.UsageReport),
     Route(

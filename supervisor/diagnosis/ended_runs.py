@@ -18,7 +18,7 @@ from ...protocol.jobs.exit_info import (
     signal_number,
 )
 from ...protocol.jobs.status import COMPLETED, ERROR, PURGED
-from . import containers
+from . import containers, core_files
 from .error_lines import hint_and_line, task_prefix
 from .phrases import (
     NAMED,
@@ -72,6 +72,8 @@ def explain(answer: Answer, run: Run, about: Surroundings) -> None:
         )
     if exit_ is not None:
         python = answer["traceback"]
+        answer["evidence"] += core_files.evidence(exit_)
+        answer["try"] += core_files.commands(jid, exit_)
         answer["evidence"] += reaction(run, exit_)
         answer["evidence"] += used_and_limits(run, exit_, found, python["last"] if python else "")
         _add_measurements(answer, exit_)
@@ -301,6 +303,8 @@ def _add_exit(
         )
     else:
         answer["sentence"] = f"{subject}failed with exit code {exit_.code}"
+    if exit_ is not None:
+        answer["sentence"] += core_files.place(exit_)
     python = answer["traceback"]
     if exit_ is not None and not memory:
         answer["says"] = hint_and_line(exit_, found, run.diagnosis)[1]

@@ -8,9 +8,10 @@ import msgspec
 
 from ...db.events.state import Attempt, Job, Task
 from ...drivers.contracts import TaskDriver
-from ...protocol.api.requests import JobLog
+from ...protocol.api.requests import JobCore, JobLog
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKind, base62
+from ...protocol.jobs.core_report import CoreReport
 from ...protocol.jobs.status import PURGED
 from ...protocol.wire.messages import FileChunk, LogChunk, ReadFile, ReadLog
 from ..connections.hub import Hub
@@ -58,6 +59,30 @@ class OutputReader:
         if not _over(task) and task.agent_key.kind == AgentKind.CONTAINER:
             await self._wait_for_data(task, request, offset)
         return await self._from_evidence(task, request, offset)
+
+    async def read_core(self, job: Job, request: JobCore) -> tuple[bytes, int]:
+        """Return a piece of a core file, and the size of the file. Only reported files are read.
+        Raises Refusal.
+        """
+        task = asked_for(job, request)
+        purged = job.run is not None and job.run.status == PURGED
+        report = task.exit.core if task is not None and task.exit is not None else None
+        names = [f.name for f in report.files] if isinstance(report, CoreReport) else []
+        if task is None or purged or request.name not in names:
+            raise Refusal(
+                "notFound",
+                f"the task has no core file {request.name!a}",
+                {"advice": f"jobscribe core list {job.jid}"},
+            )
+        data, size = await self._evidence(
+            task, f"cores/{request.name}", request.offset, request.limit
+        )
+        if not size:
+            raise Refusal(
+                "notFound",
+                f"{request.name} was removed: core files are kept for `retention.cores_secs`",
+            )
+        return data, size
 
     async def _wait_for_data(self, task: Task, request: JobLog, offset: int) -> None:
         """Return when data after `offset` exists, the task has ended, or `wait_secs` have
@@ -167,7 +192,7 @@ def _over(task: Task) -> bool:
     return not task.live or task.held is not None
 
 
-def asked_for(job: Job, request: JobLog) -> Task | None:
+def asked_for(job: Job, request: JobLog | JobCore) -> Task | None:
     """Return the task that the request selects; None if no task was placed yet.
 
     Raises Refusal("notFound").

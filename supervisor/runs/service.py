@@ -17,6 +17,7 @@ from ...db.events.state import Job, Run, Task
 from ...db.records.job_record import attempt, roles, task
 from ...drivers.contracts import AgentDriver
 from ...protocol.api.requests import (
+    JobCore,
     JobLog,
     JobTag,
     JobTasks,
@@ -520,6 +521,16 @@ class RunService:
                     return chunk, None if task is None else task.token
                 changed.clear()
                 await _wait(changed, deadline - loop.time())
+
+    async def read_core(self, request: JobCore) -> tuple[bytes, int]:
+        """Return a piece of a core file, and the size of the file. Raises Refusal."""
+        job = self.job(request.uid, request.compute_jid).job
+        if job.run is None or request.compute_job_serial not in (0, job.run.serial):
+            raise Refusal(
+                "staleSerial",
+                f"run {request.compute_job_serial} of {job.jid} is not the current one",
+            )
+        return await self.outputs.read_core(job, request)
 
     @contextlib.contextmanager
     def watching(self, jid: str) -> Iterator[asyncio.Event]:

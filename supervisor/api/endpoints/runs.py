@@ -11,6 +11,7 @@ from ....db.events.job_fold import without_quotes
 from ....db.records.event_text import story
 from ....db.store.contract import IndexRow, Stored
 from ....protocol.api.requests import (
+    JobCore,
     JobList,
     JobLog,
     JobStory,
@@ -111,6 +112,17 @@ def _page(h: Handler, request: JobList) -> list[IndexRow]:
         before=request.before,
         limit=request.limit,
     )
+
+
+async def job_core(h: Handler) -> Any:
+    request: JobCore = h.parsed(JobCore)
+    h.owner = request.uid
+    h.log_call("jobCore", request.compute_jid, request.uid, jid=request.compute_jid)
+    data, size = await h.runs.read_core(request)
+    h.services.unsent.check(h.owner, len(data))
+    h.set_header("Content-Type", "application/octet-stream")
+    h.set_header("X-Jobscribe-Size", str(size))
+    h.end(data)
 
 
 async def job_log(h: Handler) -> Any:

@@ -68,7 +68,10 @@ def test_the_core_of_a_crash_is_collected_even_if_the_keeper_is_killed_meanwhile
     report = exit_.core
     assert isinstance(report, CoreReport)
     assert (report.state, report.tool) == ("collected", "gdb")
-    assert report.crash() == "crashed in extension.c:12 crash_here, called from extension.c:14 in middle"
+    assert (
+        report.crash()
+        == "crashed in extension.c:12 crash_here, called from extension.c:14 in middle"
+    )
     (file,) = report.files
     core = keeper.evidence(token) / "cores" / file.name
     assert core.stat().st_mode & 0o777 == 0o600 and core.parent.stat().st_mode & 0o777 == 0o700

@@ -491,6 +491,7 @@ OWN = {
     "job-tag": {"add": ["a"]},
     "job-tasks": {},
     "job-log": {},
+    "job-core": {"name": "core.1"},
     "shell-open": {"shellId": "s" * 32},
     "shell-use": {"shellId": "s" * 32},
     "job-metrics": {},
