@@ -68,6 +68,8 @@ SERVER = [
 EXTRAS = {
     # Python functions as jobs; needed by clients and by the Python of the jobs
     "client": ["cloudpickle>=3"],
+    # frames of core files of Python jobs; needed by the Python of the agents or of the jobs
+    "core": ["pystack>=1.5; sys_platform == 'linux'"],
     "docker": ["docker>=7.1"],
     "gpu": ["nvidia-ml-py>=12.560"],
     # the app of this name
@@ -86,6 +88,7 @@ EXTRAS = {
         "numpy>=2",
         "pamela>=1.2",
         "playwright>=1.50",
+        "pystack>=1.5; sys_platform == 'linux'",
         "pytest>=8.3",
         "pytest-asyncio>=1.2",
         "pytest-timeout>=2.3",

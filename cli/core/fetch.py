@@ -52,7 +52,7 @@ def copy(s: Session, jid: str, cores: Cores, core: Core, path: str, *, replace: 
         core.file,
         os.fspath(path),
         role=core.role,
-        index=core.index,
+        index=core.task_index,
         serial=cores.serial,
         attempt=cores.attempt,
         replace=replace,

@@ -27,7 +27,7 @@ class Core(NamedTuple):
 
     number: int
     role: str
-    index: int
+    task_index: int
     host: str
     report: CoreReport
     file: CoreFile
@@ -114,7 +114,7 @@ def _row(core: Core) -> list[str]:
     crash = core.report.crash() if file is core.report.files[0] else None
     return [
         str(core.number),
-        f"{core.role}/{core.index}",
+        f"{core.role}/{core.task_index}",
         core.host or "-",
         "-" if file.pid is None else str(file.pid),
         os.path.basename(file.program or "-"),
@@ -133,7 +133,7 @@ def _value(jid: str, found: Cores) -> dict[str, Any]:
             {
                 "number": core.number,
                 "role": core.role,
-                "index": core.index,
+                "index": core.task_index,
                 "host": core.host or None,
                 **msgspec.to_builtins(core.file),
                 "frames": msgspec.to_builtins(core.report.frames)

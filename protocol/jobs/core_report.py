@@ -28,16 +28,16 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 #: State -> sentence. {detail}: the kernel's pattern, the program of its pipe, or an error.
 SENTENCES: dict[str, str] = {
-    "tooLarge": "a core was written and left where it is: it and those before exceed --core {limit}; submit it with a larger one",
+    "tooLarge": "a core was written and left where it is: it exceeds --core {limit}; submit it with a larger one",
     "diskFull": "no core was kept: the disk was full; free space and submit it again",
     "notMoved": "a core was written but could not be collected: {detail}; it is left where the kernel put it",
-    "hardLimit": "no core was written: the hard limit of core files is 0 on this machine; raise it for the unit or user of the agent (LimitCORE=infinity, ulimit -Hc)",
+    "hardLimit": "no core was written: their hard limit is 0 there; raise it for the agent (LimitCORE= of its unit, ulimit -Hc)",
     "noPattern": "no core was written: kernel.core_pattern is empty; an administrator sets it (sysctl kernel.core_pattern=core)",
-    "piped": "the kernel gave the core to {detail}, from which jobscribe cannot get it; ask the administrator, or set kernel.core_pattern=core",
+    "piped": "the kernel gave the core to {detail}, which does not give it back; set kernel.core_pattern=core",
     "notStored": "the kernel gave the core to systemd-coredump, and coredumpctl did not return it: {detail}",
     "notWritable": "no core was written: the run directory is not writable for the user of the job",
-    "notFound": "a core was written, but not where {detail} says: not in the run directory or folders below it; a program that changes its directory takes it along",
-    "notWritten": "no core was written although --core was given: the process changed its limit or is protected (setuid, PR_SET_DUMPABLE), or its directory was not writable",
+    "notFound": "a core was written, but not in or below the run directory: the program was elsewhere (pattern: {detail})",
+    "notWritten": "no core was written: the process lowered its limit, is protected (setuid), or was where it cannot write",
     "timeout": "the core was not collected in time; it may be where the kernel put it",
 }
 

@@ -136,8 +136,7 @@ def _output(command: Sequence[str], secs: float) -> tuple[str, str]:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=secs,
             check=False,
             env={**os.environ, "DEBUGINFOD_URLS": "", "NO_COLOR": "1"},
