@@ -15,7 +15,7 @@ from ..terminal.quantities import amount
 
 ATTEMPT = click.option(
     "--attempt",
-    type=click.IntRange(1),
+    type=click.IntRange(0),
     default=0,
     metavar="N",
     help="Attempt (default: the latest).",

@@ -53,7 +53,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def place(self) -> str:
         name = os.path.basename(self.file)
-        return f"{name}:{self.line} {self.function}" if name and self.line else self.function
+        function = "" if self.function.startswith("??") else self.function
+        return f"{name}:{self.line} {function}".rstrip() if self.line else function or name or "?"
 
 
 class CoreFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -29,6 +29,7 @@ _GDB = re.compile(
 )
 #: Native frames that say nothing about the program: the C library, and frames without a name.
 _LIBRARY = re.compile(r"(?:^|/)(?:sysdeps|csu|nptl|signal|ld-linux|libc\.so|libc-start)|\?\?\?")
+_NAMELESS = re.compile(r"\?+$")
 _OUTPUT_BYTES = 4 << 20
 _TEXT_CHARS = 200
 _SECRET = re.compile(r"(?i)(?:passw|secret|token|api[_-]?key)[^/\s]*=[^/\s]*")
@@ -83,7 +84,9 @@ def top(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     # native frames outside of the last call of Python belong to the interpreter
     first = next((n for n, f in enumerate(frames) if f["kind"] == "python"), len(frames))
     inner = [f for f in frames[:first] if f["kind"] == "native"]
-    telling = [f for f in inner if not _LIBRARY.search(f["file"]) and f["function"] != "??"]
+    telling = [
+        f for f in inner if not _LIBRARY.search(f["file"]) and not _NAMELESS.match(f["function"])
+    ]
     return python[:MOST_PYTHON] + (telling or inner)[: MOST_NATIVE if python else 5]
 
 

@@ -381,6 +381,11 @@ class RetentionSettings:
         or_none(positive_seconds),
         "the same for evidence of an earlier run of a job, from its last change on (none: never)",
     )
+    cores_secs: float | None = _is(
+        14 * _DAY,
+        or_none(positive_seconds),
+        "core files go this long after the end of their run (none: with the evidence)",
+    )
     agents_secs: float | None = _is(
         90 * _DAY,
         or_none(positive_seconds),

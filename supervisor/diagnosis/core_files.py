@@ -34,9 +34,9 @@ def evidence(exit_: ExitInfo) -> list[str]:
     return out
 
 
-def commands(jid: str, exit_: ExitInfo) -> list[str]:
+def commands(jid: str, exit_: ExitInfo | None) -> list[str]:
     """Return the commands that read the core files."""
-    report = _report(exit_)
+    report = None if exit_ is None else _report(exit_)
     if report is None or not report.files:
         return []
     return [

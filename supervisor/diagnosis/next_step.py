@@ -7,6 +7,7 @@ from ...db.events.state import Run
 from ...diagnosis.kill_attribution import facts_of, mib
 from ...protocol.jobs.exit_info import FAULTS, ExitInfo
 from ...protocol.jobs.status import COMPLETED
+from . import core_files
 from .phrases import Answer, several_tasks
 from .usage_facts import span
 
@@ -98,6 +99,8 @@ def _ended(answer: Answer, run: Run) -> tuple[str, str] | None:
         return change, f"{_AGAIN} {_CHANGE[cause]}"
     if cause in ("slurmCanceled", "slurmCanceledByOther", "dependency"):
         return None
+    if core_files.commands(jid, exit_):
+        return f"jobscribe core stack {jid}", "prints where it crashed"
     if _silent(exit_):
         return change, "shows its command; it wrote no output, so run that command by hand"
     return _logs(answer, run, exit_), _PURPOSE.get(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ...runtime import failpoints
+from ...runtime.cores.collector import CORES
 from ...runtime.execution.folder import EXIT, EXIT_CODE, INPUT, SCRIPT, SIGNAL, START, STOP
 from .safe_paths import FOLDER, remove, step
 
@@ -52,6 +53,44 @@ def measure(runs: int, name: str, *, reducible: bool) -> Freed:
                 if found.st_nlink == 1 or stat.S_ISDIR(found.st_mode):
                     out += Freed(1, found.st_blocks * 512)
         return out
+    finally:
+        os.close(inner)
+
+
+def has_cores(runs: int, name: str) -> bool:
+    try:
+        os.close(_cores(runs, name))
+    except OSError:
+        return False
+    return True
+
+
+def measure_cores(runs: int, name: str) -> Freed:
+    """Return what the core files in the folder `name` take. Raises OSError."""
+    cores = _cores(runs, name)
+    try:
+        out = Freed(1, os.fstat(cores).st_blocks * 512)
+        for entry in _entries(cores):
+            with contextlib.suppress(OSError):
+                out += Freed(1, entry.stat(follow_symlinks=False).st_blocks * 512)
+        return out
+    finally:
+        os.close(cores)
+
+
+def remove_cores(runs: int, name: str, go_on: Callable[[], bool]) -> bool:
+    """Remove the core files in the folder `name`. Return whether nothing is left. Raises OSError."""
+    inner = step(runs, name)
+    try:
+        return remove(inner, CORES, go_on)
+    finally:
+        os.close(inner)
+
+
+def _cores(runs: int, name: str) -> int:
+    inner = step(runs, name)
+    try:
+        return step(inner, CORES)
     finally:
         os.close(inner)
 

@@ -32,6 +32,7 @@ from ..core.runs.evidence_retention import (
     EvidenceRules,
     JobFacts,
     Verdict,
+    cores_expired,
     token_of,
     too_young,
     verdict,
@@ -42,15 +43,19 @@ from .evidence_files import (
     REDUCIBLE,
     Freed,
     clear_leftover,
+    has_cores,
     measure,
+    measure_cores,
     reduce,
+    remove_cores,
     remove_evidence,
 )
 from .safe_paths import open_folder
 
 T = TypeVar("T")
+_KIND_OF = {Verdict.REDUCE: "scripts", Verdict.REMOVE: "evidence", Verdict.DROP_CORES: "cores"}
 
-KINDS = ("scripts", "evidence", "agentLogs", "records")
+KINDS = ("scripts", "evidence", "cores", "agentLogs", "records")
 #: Folders inspected at once. The look-ups of their jobs take a few milliseconds.
 _PAGE = 64
 #: Time limit for one page of removals; the next pass continues.
@@ -89,11 +94,14 @@ class SweepReport(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class _Found(NamedTuple):
-    """A folder of an execution. reducible: it has files that `reduce` removes."""
+    """A folder of an execution. reducible: it has files that `reduce` removes. cores: it has core
+    files.
+    """
 
     token: Token
     changed_at: float
     reducible: bool
+    cores: bool
 
 
 class RetentionSweeper:
@@ -226,18 +234,17 @@ class RetentionSweeper:
     ) -> dict[str, Verdict]:
         facts: dict[str, JobFacts | None] = {}
         out: dict[str, Verdict] = {}
-        for token, changed_at, reducible in found:
+        for token, changed_at, reducible, cores in found:
             if token.jid not in facts:
                 facts[token.jid] = self._facts(token.jid)
-            word = verdict(
-                token,
-                facts[token.jid],
-                rules,
-                acknowledged=token.name not in unforgotten,
-                changed_at=changed_at,
-            )
+            job, acknowledged = facts[token.jid], token.name not in unforgotten
+            word = verdict(token, job, rules, acknowledged=acknowledged, changed_at=changed_at)
             if word is Verdict.REMOVE or (word is Verdict.REDUCE and reducible):
                 out[token.name] = word
+            elif cores and cores_expired(
+                token, job, rules, acknowledged=acknowledged, changed_at=changed_at
+            ):
+                out[token.name] = Verdict.DROP_CORES
         return out
 
     def _facts(self, jid: str) -> JobFacts | None:
@@ -263,6 +270,7 @@ class RetentionSweeper:
             self._before(s.scripts_secs),
             self._before(s.evidence_secs),
             self._before(s.superseded_secs),
+            self._before(s.cores_secs),
         )
 
     def _before(self, secs: float | None) -> float | None:
@@ -308,26 +316,30 @@ class RetentionSweeper:
         for name, word in verdicts.items():
             if not self._go_on() or time.monotonic() > deadline:
                 break
-            reducing = word is Verdict.REDUCE
             try:
-                freed = measure(runs, name, reducible=reducing)
-                if report.dry_run:
-                    done = True
-                elif reducing:
-                    freed, done = reduce(runs, name), True
-                else:
-                    done = remove_evidence(runs, name, self._go_on)
+                freed, done = self._remove(runs, name, word, dry_run=report.dry_run)
             except OSError as e:
                 report.failed += 1
                 if report.failed == 1:
                     self._log("evidence {} cannot be removed: {}", name, e.strerror)
                 continue
             if done:
-                removed += not reducing
-                report.kinds["scripts" if reducing else "evidence"].add(freed)
+                removed += word is Verdict.REMOVE
+                report.kinds[_KIND_OF[word]].add(freed)
             else:
                 report.failed += 1
         return removed
+
+    def _remove(self, runs: int, name: str, word: Verdict, *, dry_run: bool) -> tuple[Freed, bool]:
+        """Return what a removal frees, and whether it is complete. Raises OSError."""
+        match word:
+            case Verdict.DROP_CORES:
+                freed = measure_cores(runs, name)
+                return freed, dry_run or remove_cores(runs, name, self._go_on)
+            case Verdict.REDUCE if not dry_run:
+                return reduce(runs, name), True
+        freed = measure(runs, name, reducible=word is Verdict.REDUCE)
+        return freed, dry_run or remove_evidence(runs, name, self._go_on)
 
     def _go_on(self) -> bool:
         return time.monotonic() < self._until
@@ -358,7 +370,7 @@ def _remove_records(folder: Path, jids: Collection[str], report: SweepReport) ->
 
 def _found(runs: int, name: str, token: Token) -> _Found:
     changed_at = os.stat(name, dir_fd=runs, follow_symlinks=False).st_mtime
-    return _Found(token, changed_at, _is_reducible(runs, name))
+    return _Found(token, changed_at, _is_reducible(runs, name), has_cores(runs, name))
 
 
 def _is_reducible(runs: int, name: str) -> bool:

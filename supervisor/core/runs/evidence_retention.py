@@ -8,11 +8,12 @@ from ....protocol.jobs.status import PURGED, Status
 
 
 class Verdict(enum.StrEnum):
-    """REDUCE: script and exit files go, the output stays. REMOVE: everything goes but the name of
-    the folder, which keeps the token used.
+    """DROP_CORES: core files go. REDUCE: script and exit files go, the output stays. REMOVE:
+    everything goes but the name of the folder, which keeps the token used.
     """
 
     KEEP = "keep"
+    DROP_CORES = "dropCores"
     REDUCE = "reduce"
     REMOVE = "remove"
 
@@ -23,6 +24,7 @@ class EvidenceRules(NamedTuple):
     scripts: float | None
     outputs: float | None
     superseded: float | None
+    cores: float | None = None
 
     @property
     def newest(self) -> float:
@@ -64,6 +66,20 @@ def verdict(
     if job.ended_at is None:
         return Verdict.KEEP
     return _after(job.ended_at, remove=rules.outputs, reduce=rules.scripts)
+
+
+def cores_expired(
+    token: Token,
+    job: JobFacts | None,
+    rules: EvidenceRules,
+    *,
+    acknowledged: bool,
+    changed_at: float,
+) -> bool:
+    """Return whether the core files of `token` go, if its evidence stays. Arguments: see `verdict`."""
+    of_cores = EvidenceRules(scripts=rules.cores, outputs=None, superseded=None)
+    word = verdict(token, job, of_cores, acknowledged=acknowledged, changed_at=changed_at)
+    return word is Verdict.REDUCE
 
 
 def _after(ended_at: float, *, remove: float | None, reduce: float | None) -> Verdict:
