@@ -16,6 +16,7 @@ import msgspec
 from ...protocol.clusters.batch import BatchState, SlurmState
 from ...protocol.execution import table
 from ...protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo, signal_number
+from ...runtime.cores import marker
 from ...runtime.execution.folder import STDERR, STDOUT, add_messages, from_code, read, written_code
 from ...runtime.execution.output_limit import OutputCap
 from ..slurm.job_states import StatusKind, merge_exit
@@ -73,7 +74,11 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
     ):  # the exit code is the script's
         state = msgspec.structs.replace(state, sentence="Slurm reports that it failed")
     exit_ = msgspec.structs.replace(exit_, batch=state)
-    return msgspec.structs.replace(exit_, facts=_facts(exit_, job))
+    exit_ = msgspec.structs.replace(exit_, facts=_facts(exit_, job))
+    with contextlib.suppress(OSError):
+        core = marker.report_of(task.folder, task.run_dir, exit_, frames=True)
+        exit_ = msgspec.structs.replace(exit_, core=core)
+    return exit_
 
 
 def _facts(exit_: ExitInfo, job: BatchJob) -> ExitFacts | msgspec.UnsetType:

@@ -29,7 +29,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 #: State -> sentence. {detail}: the kernel's pattern, the program of its pipe, or an error.
 SENTENCES: dict[str, str] = {
     "tooLarge": "a core was written and left where it is: it exceeds --core {limit}; submit it with a larger one",
-    "diskFull": "no core was kept: the disk was full; free space and submit it again",
+    "diskFull": "a core could not be kept: the disk was full; free space and submit it again",
     "notMoved": "a core was written but could not be collected: {detail}; it is left where the kernel put it",
     "hardLimit": "no core was written: their hard limit is 0 there; raise it for the agent (LimitCORE= of its unit, ulimit -Hc)",
     "noPattern": "no core was written: kernel.core_pattern is empty; an administrator sets it (sysctl kernel.core_pattern=core)",

@@ -41,6 +41,8 @@ _SHELL_VARIABLES = frozenset(
 )
 #: Start of the command of a script text.
 TEXT = ("/bin/bash", "-c")
+#: The script of a run with core files writes this file in its evidence.
+CORE_MARKER = "core-pattern"
 #: The unit of `ulimit -c` in bytes, as POSIX defines it.
 _BLOCK = 512
 #: When memory runs out, the kernel kills a job before the keeper, the agent and other processes.
@@ -169,8 +171,19 @@ def _plain(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _core_limit(size: int) -> str:
-    """Set the requested limit, or the highest that the machine allows."""
-    return f'ulimit -c {size // _BLOCK} 2>/dev/null || ulimit -S -c "$(ulimit -H -c)" 2>/dev/null'
+    """Set the requested limit, or the highest that the machine allows. With a limit, record for the
+    collection of core files where the kernel of this machine puts them (`runtime.cores.marker`).
+    """
+    line = f'ulimit -c {size // _BLOCK} 2>/dev/null || ulimit -S -c "$(ulimit -H -c)" 2>/dev/null'
+    if not size:
+        return line
+    kernel = "/proc/sys/kernel/core_"
+    return (
+        f'{line}\nif [ "$2" != /dev/null ]; then\n'
+        f"  {{ IFS= read -r p <{kernel}pattern; read -r u <{kernel}uses_pid; }} 2>/dev/null\n"
+        f'  printf "%s\\n" {size} "$(ulimit -H -c)" "${{u:-0}}" "${{p-}}" >"${{2%/*}}/{CORE_MARKER}"\n'
+        "fi 2>/dev/null"
+    )
 
 
 def _check(spec: TaskSpec, umask: str) -> None:

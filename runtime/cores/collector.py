@@ -48,7 +48,8 @@ class Request:
     """What to collect. dumped: the kernel says that the main process wrote a core. since: unix time
     of the start. limit: bytes. pids: processes of the execution. frames: whether to print frames:
     not for processes of somebody else. pattern, uses_pid: those of the machine on which it ran,
-    unless it ran here.
+    unless it ran here. hard_limit: there. base: see `search.find`; the files may then belong to the
+    user of the run directory.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -59,6 +60,12 @@ class Request:
         self.main = fields.get("main")
         self.frames = bool(fields.get("frames", True))
         self.pattern, self.uses_pid = fields.get("pattern"), bool(fields.get("usesPid"))
+        self.hard_limit, self.base = fields.get("hardLimit"), fields.get("base")
+
+    @property
+    def here(self) -> bool:
+        """Return whether it ran on this machine, in this root directory."""
+        return self.pattern is None
 
     @property
     def expects(self) -> bool:
@@ -134,12 +141,15 @@ class _Store:
         self.path, self.fd = path, os.open(path, search.FOLDER)
         fcntl.flock(self.fd, fcntl.LOCK_EX)
         self.limit, self.left, self.detail, self.problem = limit, 0, "", ""
+        #: users of the files that were added, besides this one
+        self.owners: set[int] = set()
 
     def close(self) -> None:
         os.close(self.fd)
 
     def add(self, found: Found) -> None:
         """Move or copy a core into the folder, unless that would exceed the limits."""
+        self.owners.add(os.fstat(found.fd).st_uid)
         own = self._sizes()
         if len(own) >= MOST or sum(own) + found.disk > self.limit + _SLACK:
             self.left += 1
@@ -182,7 +192,8 @@ class _Store:
 
     def report(self, main: int | None, until: float) -> dict[str, Any]:
         """Return the part of the report about the files in the folder. main: the main process."""
-        there = [search.open_core(self.fd, name) for name in sorted(self._names())]
+        owners = (os.fstat(self.fd).st_uid, *self.owners)
+        there = [search.open_core(self.fd, n, 0.0, owners) for n in sorted(self._names())]
         cores = order([found for found in there if found is not None], main)[:MOST]
         try:
             return {"files": [_described(found, until) for found in cores], "left": self.left}
@@ -227,14 +238,14 @@ def _copy_data(source: int, to: int, size: int) -> None:
 def _take(target: Target, request: Request, store: _Store) -> None:
     if target.kind == "file":
         pids = request.pids | ({request.main} if request.main is not None else set())
-        found = search.find(target, request.run_dir, request.since, pids)
+        found = search.find(target, request.run_dir, request.since, pids, request.base)
         try:
             for core in order(found, request.main):
                 store.add(core)
         finally:
             for core in found:
                 core.close()
-    elif target.by_systemd and request.dumped and request.main is not None:
+    elif target.by_systemd and request.here and request.dumped and request.main is not None:
         _from_systemd(request, store)
 
 
@@ -314,15 +325,16 @@ def _state(target: Target, request: Request, store: _Store) -> str:
         return "collected"
     if store.left:
         return "tooLarge"
-    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    here = request.pattern is None
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1] if request.here else request.hard_limit
+    if target.by_systemd and not request.here:
+        return "piped"
     free = None
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(request.run_dir).free
     return state_without_core(
         target,
         dumped=request.dumped,
-        hard_limit=None if hard == resource.RLIM_INFINITY or not here else hard,
+        hard_limit=None if hard == resource.RLIM_INFINITY else hard,
         writable=os.access(request.run_dir, os.W_OK | os.X_OK),
         free=free,
     )

@@ -47,16 +47,23 @@ class Found:
         os.close(self.folder)
 
 
-def find(target: Target, run_dir: str, since: float, pids: Collection[int]) -> list[Found]:
+def find(
+    target: Target, run_dir: str, since: float, pids: Collection[int], base: str | None = None
+) -> list[Found]:
     """Return the core files of the execution, the oldest first.
 
-    since: unix time of its start. pids: its processes: in a folder outside of the run directory,
-    only cores with one of these pids count, because other jobs put theirs there too.
+    base: a folder above the run directory; below it, users may have put links. The execution then
+    had another root directory, where an absolute pattern leads. since: unix time of its start.
+    pids: its processes: in a folder outside of the run directory, only cores with one of these pids
+    count, because other jobs put theirs there too.
     """
+    if target.absolute and base is not None:
+        return []
+    owners = _owners(run_dir) if base is not None else ()
     out = [
         found
-        for folder in (_absolute(target) if target.absolute else _below(target, run_dir))
-        for found in _cores_in(folder, target, since)
+        for folder in (_absolute(target) if target.absolute else _below(target, run_dir, base))
+        for found in _cores_in(folder, target, since, owners)
     ]
     if target.absolute:
         for found in [f for f in out if f.facts.pid not in pids]:
@@ -65,15 +72,19 @@ def find(target: Target, run_dir: str, since: float, pids: Collection[int]) -> l
     return sorted(out, key=lambda found: found.mtime)
 
 
-def open_core(folder: int, name: str, since: float = 0.0) -> Found | None:
-    """Open a file if it is a core file of this user with one name, changed after `since`."""
+def open_core(
+    folder: int, name: str, since: float = 0.0, owners: Collection[int] = ()
+) -> Found | None:
+    """Open a file if it is a core file of this user or of `owners` with one name, changed after
+    `since`.
+    """
     try:
         fd = os.open(name, FILE, dir_fd=folder)
     except OSError:
         return None
     try:
         status = os.fstat(fd)
-        mine = status.st_uid == os.geteuid() and status.st_nlink == 1
+        mine = status.st_uid in (os.geteuid(), *owners) and status.st_nlink == 1
         if stat.S_ISREG(status.st_mode) and mine and status.st_mtime >= since - _COARSE_SECS:
             facts = elf_core.read(fd)
             if facts is not None:
@@ -88,13 +99,23 @@ def open_core(folder: int, name: str, since: float = 0.0) -> Found | None:
     return None
 
 
-def _cores_in(folder: int, target: Target, since: float) -> Iterator[Found]:
+def _owners(run_dir: str) -> tuple[int, ...]:
+    """Return the user of a run directory."""
+    try:
+        return (os.stat(run_dir, follow_symlinks=False).st_uid,)
+    except OSError:
+        return ()
+
+
+def _cores_in(
+    folder: int, target: Target, since: float, owners: Collection[int]
+) -> Iterator[Found]:
     """Yield the cores in a folder, and close its descriptor."""
     try:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for _, entry in zip(range(_ENTRIES), entries, strict=False):
                 if core_pattern.matches(target, entry.name):
-                    found = open_core(folder, entry.name, since)
+                    found = open_core(folder, entry.name, since, owners)
                     if found is not None:
                         yield found
     finally:
@@ -105,11 +126,27 @@ def _absolute(target: Target) -> Iterator[int]:
     yield from _inner(os.open("/", FOLDER), list(target.folder))
 
 
-def _below(target: Target, run_dir: str) -> Iterator[int]:
+def _below(target: Target, run_dir: str, base: str | None) -> Iterator[int]:
     """Yield the folder that the pattern names in the run directory and in the folders below it."""
     with contextlib.suppress(OSError):
-        for folder in _folders(os.open(run_dir, FOLDER), 0):
+        for folder in _folders(_opened(run_dir, base), 0):
             yield from _inner(folder, list(target.folder))
+
+
+def _opened(path: str, base: str | None) -> int:
+    """Open a folder; below `base`, without following a link. Raises OSError."""
+    if base is None:
+        return os.open(path, FOLDER)
+    if not path.startswith(f"{base}/"):
+        raise FileNotFoundError(path)
+    fd = os.open(base, FOLDER & ~os.O_NOFOLLOW)
+    for part in path.removeprefix(f"{base}/").split("/"):
+        try:
+            inner = os.open(part, FOLDER, dir_fd=fd)
+        finally:
+            os.close(fd)
+        fd = inner
+    return fd
 
 
 def _folders(folder: int, depth: int) -> Iterator[int]:

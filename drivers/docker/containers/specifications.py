@@ -30,6 +30,8 @@ RELAY_LIMITS: Final = Limits(cpus=1, memory_mb=256, shm_mb=1, tmp_mb=1, pids=64,
 #: Limits of the engine's own log files, without journald. Keepers and agents print a few lines a
 #: day.
 _LOG_BYTES, _LOG_FILES = "8m", "2"
+#: Docker writes "unlimited" as -1.
+_UNLIMITED = -1
 _MIB = 2**20
 
 User = tuple[int, int]
@@ -78,7 +80,8 @@ def agent_container(
         "StdinOnce": True,
         "Tty": False,
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": _isolated(limits, mounts, network, log_driver),
+        # its keeper gives each execution the limit that it asked for, usually 0
+        "HostConfig": _isolated(limits, mounts, network, log_driver, _UNLIMITED),
     }
     return Creation(name=name, config=config)
 
@@ -126,6 +129,7 @@ def task_container(
     evidence: str,
     user_dir: str,
     log_driver: str,
+    core_bytes: int = 0,
     network: str | None = None,
     declared: Sequence[str] = (),
 ) -> Creation:
@@ -151,7 +155,7 @@ def task_container(
         for path in dict.fromkeys(map(os.path.normpath, declared))
         if path not in taken
     ]
-    host = _isolated(limits, mounts, network or pool.network, log_driver)
+    host = _isolated(limits, mounts, network or pool.network, log_driver, core_bytes)
     # The engine resolves names of the gang; other names must not be looked up outside.
     if network is not None:
         host["Dns"] = ["127.0.0.1"]
@@ -239,9 +243,13 @@ def network_body(*, name: str, subnet: str, labels: Mapping[str, str]) -> dict[s
 
 
 def _isolated(
-    limits: Limits, mounts: Iterable[dict[str, Any]], network: str, log_driver: str
+    limits: Limits,
+    mounts: Iterable[dict[str, Any]],
+    network: str,
+    log_driver: str,
+    core: int = 0,
 ) -> dict[str, Any]:
-    """The HostConfig of every container. Seccomp is not set, so that the engine's default profile
+    """The HostConfig of every container. core: hard limit of core files in bytes. Seccomp is not set, so that the engine's default profile
     applies.
     """
     memory = limits.memory_mb * _MIB
@@ -270,7 +278,7 @@ def _isolated(
         # jobs may run programs that they compile there
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={limits.tmp_mb}m,mode=1777"},
         "Ulimits": [
-            {"Name": "core", "Soft": 0, "Hard": 0},
+            {"Name": "core", "Soft": 0, "Hard": core},
             {"Name": "nofile", "Soft": limits.nofile, "Hard": limits.nofile},
         ],
     }

@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 from ....protocol.execution.lifecycle import TIME_LIMIT
+from ....protocol.jobs.core_report import CoreReport
 from ....protocol.jobs.exit_info import ExitInfo
+from ....runtime.cores import marker
 from ....runtime.execution.folder import (
     EXIT_CODE,
     STDERR,
@@ -109,6 +111,7 @@ class ContainerObserver:
             started_at=began,
             ended_at=ended,
         )
+        exit_ = msgspec.structs.replace(exit_, core=_core_report(task, exit_))
         task.place.files.note_exit(task.token, exit_)
         return exit_
 
@@ -142,6 +145,22 @@ def _recorded_exit(folder: str) -> exit_status.RecordedExit | None:
         signal=exit_info.get("signal"),
         core_dumped=exit_info.get("coreDumped", False),
     )
+
+
+def _core_report(task: TaskState, exit_: ExitInfo) -> CoreReport | msgspec.UnsetType:
+    """Collect core files that the task left in its run directory. The task's code may have made
+    them, so no tool reads them here.
+    """
+    run_dir, own = "" if task.request is None else task.request.run_dir, f"/{task.place.key.uid}/"
+    base, _, inner = run_dir.partition(own)
+    if not inner:
+        return msgspec.UNSET  # it is in the container only
+    try:
+        base += own.rstrip("/")
+        return marker.report_of(task.folder, run_dir, exit_, base=base, frames=False)
+    except OSError as e:
+        task.log("core files of {} cannot be collected: {}", str(task.token), e.strerror)
+        return msgspec.UNSET
 
 
 def _stop_reason(task: TaskState) -> str | None:

@@ -296,6 +296,7 @@ class TaskStarter:
                 evidence=task.folder,
                 user_dir=f"{driver.user_root}/{key.uid}",
                 log_driver=driver.log_drivers.choose(key.host),
+                core_bytes=0 if task.spec is None else task.spec.core_bytes,
                 network=task.request.network,
                 declared=driver.images[key.host].volumes.get(image, ()),
             )

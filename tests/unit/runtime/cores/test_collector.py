@@ -70,7 +70,7 @@ def test_facts_of_a_core_and_of_files_that_only_begin_like_one(tmp_path: Path) -
         assert facts is not None
         assert (facts.pid, facts.signal, facts.program) == (4711, 11, "solver")
         assert facts.complete_bytes == len(whole)
-    for cut in range(0, 64 + 2 * 56 + 60):
+    for cut in range(64 + 2 * 56 + 60):
         path.write_bytes(whole[:cut])
         with path.open("rb") as file:
             elf_core.read(file.fileno())
@@ -145,7 +145,7 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "evidence" / "cores").symlink_to(tmp_path / "target")
     (tmp_path / "run" / "core.1").write_bytes(core(1))
-    with pytest.raises(OSError, match="directory|links"):
+    with pytest.raises(OSError, match=r"directory|links"):
         collect(wanted)
     assert os.listdir(tmp_path / "target") == []
 
