@@ -97,8 +97,7 @@ def run_options(function: F) -> F:
                 is_flag=False,
                 flag_value="1G",
                 metavar="BYTES",
-                help="Collect core files of at most this size (--core alone: 1G; default: none)."
-                " Containers write none.",
+                help="Collect core files of at most this size (--core alone: 1G; default: none).",
             ),
             click.option(
                 "--wrap",

@@ -5,7 +5,6 @@ import signal
 from collections.abc import Sequence
 
 from ...db.events.state import Run, Task
-from ...diagnosis.classification import NO_CORE
 from ...protocol.ids import AgentKind
 from ...protocol.jobs.exit_info import ExitInfo
 
@@ -47,13 +46,6 @@ def has_own_container(task: Task | None) -> bool:
 
 def in_agent_container(task: Task | None) -> bool:
     return task is not None and task.agent_key.driver == "docker" and not has_own_container(task)
-
-
-def core_evidence(task: Task | None, line: str) -> str:
-    """Return the line of evidence; for a task in a container, without the advice to use --core."""
-    if line == NO_CORE and (has_own_container(task) or in_agent_container(task)):
-        return "no core file: containers do not write one, with or without --core"
-    return line
 
 
 def location(task: Task) -> str:

@@ -51,9 +51,7 @@ def explain(answer: Answer, run: Run, about: Surroundings) -> None:
     found = classify_run(run.status, run.reason, exit_, lines)
     answer["cause"], answer["confidence"] = found.cause, found.confidence
     answer["evidence"] += [
-        containers.core_evidence(run.telling, line).replace(
-            "its run directory", f"its run directory {run.run_dir}"
-        )
+        line.replace("its run directory", f"its run directory {run.run_dir}")
         for line in found.evidence
     ]
     if run.stop is not None and run.stop.reason == run.reason:

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import explanation_quality
@@ -27,6 +28,8 @@ from docker_supervisor import (
 )
 from image_registry import Registry
 from supervisor_process import SupervisorProcess, jid_of, until
+
+from jobscribe.runtime.cores import core_pattern
 
 from .test_bad_input import change
 
@@ -125,7 +128,22 @@ EVENTS = "docker events --since 24h --filter "
 OF_JOB, OF_AGENT = EVENTS + "label=jobscribe.jid=", EVENTS + "container="
 UNSENT = "(not sent by jobscribe"
 LESS = ("Ask for more memory", "Reduce its memory use")
+_target = core_pattern.parse(Path(core_pattern.PATTERN).read_text(), False)
+#: Files of a core are in containers only if the pattern is relative.
+CORE = ("core file core.", "jobscribe core stack") if _target.kind == "file" else ("no core",)
 FAILURES = (
+    *(
+        Failure(
+            place,
+            "a crash with a core",
+            "kill -SEGV $$",
+            None,
+            ("crash", "certain"),
+            ("SIGSEGV", *CORE),
+            fields={"coreBytes": 1 << 24},
+        )
+        for place in (AGENT, TASK)
+    ),
     Failure(
         AGENT,
         "memory of the main process",

@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import explanation_quality
@@ -19,6 +20,8 @@ from local_parity import types
 from login_nodes import Users
 from slurm_cluster import Slurm, sites
 from supervisor_process import jid_of, naps, until
+
+from jobscribe.runtime.cores import core_pattern
 
 LATER = {"directives": ["begin=now+1hour"]}
 PLAYS: dict[str, Play] = {}
@@ -115,6 +118,15 @@ def it_exits_with_137(stage: ConcurrentRuns) -> None:
     """No process on the node can tell whether its shell or a child caused this code."""
     run = submitted(stage, stage.run("exit 137"))
     ended(stage, run, "exit", "possible", "exit code 137", "a program may also return it by itself")
+
+
+@play
+def it_crashes_with_a_core(stage: ConcurrentRuns) -> None:
+    """The node and the login node have the same kernel here, and the run directory is shared."""
+    run = submitted(stage, {**stage.run("kill -SEGV $$"), "coreBytes": 1 << 24})
+    target = core_pattern.parse(Path(core_pattern.PATTERN).read_text(), False)
+    words = ("core file core.", "jobscribe core stack") if target.kind == "file" else ("no core",)
+    ended(stage, run, "crash", "certain", "SIGSEGV", *words)
 
 
 @play

@@ -139,7 +139,7 @@ def test_an_agents_container() -> None:
             "ShmSize": 32 * MIB,
             "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,size=64m,mode=1777"},
             "Ulimits": [
-                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "core", "Soft": 0, "Hard": -1},
                 {"Name": "nofile", "Soft": 777, "Hard": 777},
             ],
         },
@@ -385,7 +385,7 @@ def test_an_agent_by_hand() -> None:
     assert specifications.docker_run(agent(), HOST) == (
         "docker --host tcp://10.0.0.1:2376 --tlsverify --tlscacert /etc/js/tls/a/cacert.pem --tlscert /etc/js/tls/a/cert.pem "
         "--tlskey /etc/js/tls/a/key.pem run -d --name srj-p-User0001 --cap-drop=ALL --security-opt=no-new-privileges:true --pids-limit 99 "
-        "--memory 2147483648 --memory-swap 2147483648 --cpus 2 --shm-size 33554432 --ipc private --cgroupns private --ulimit core=0:0 "
+        "--memory 2147483648 --memory-swap 2147483648 --cpus 2 --shm-size 33554432 --ipc private --cgroupns private --ulimit core=0:-1 "
         "--ulimit nofile=777:777 --read-only --tmpfs /tmp:rw,exec,nosuid,nodev,size=64m,mode=1777 "
         "--mount type=bind,source=/srv/js/agent/k,target=/srv/js/agent/k "
         "--mount type=bind,source=/srv/js/user/User0001,target=/srv/js/user/User0001 "

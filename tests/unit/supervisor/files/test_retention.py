@@ -205,6 +205,9 @@ async def test_a_pass_removes_what_the_rules_allow_and_a_dry_run_only_says_so(
     (agent / "ledger.jsonl").write_text(
         f'{{"use":"{unacknowledged.name}","token":"{unacknowledged}","ticks":1}}\n'
     )
+    for t in (young, lives):
+        (agent / "run" / t.name / "cores").mkdir()
+        (agent / "run" / t.name / "cores" / "core.1").write_text("x")
     (agent / "run" / f"{GOING}left").mkdir()
     (agent / "agent.log").write_text("x")
     os.utime(agent / "agent.log", (NOW - 99 * DAY,) * 2)
@@ -216,7 +219,7 @@ async def test_a_pass_removes_what_the_rules_allow_and_a_dry_run_only_says_so(
         row(superseded, serial=int(NOW) - 5, ended_at=NOW - 4),
         row(unacknowledged, ended_at=NOW - 399 * DAY),
     ]
-    s = sweeper(tmp_path, rows)
+    s = sweeper(tmp_path, rows, cores_secs=DAY)
     before = sorted(str(p) for p in agent.rglob("*"))
     planned = await s.sweep(dry_run=True)
     assert sorted(str(p) for p in agent.rglob("*")) == before
@@ -227,12 +230,13 @@ async def test_a_pass_removes_what_the_rules_allow_and_a_dry_run_only_says_so(
         assert {k: (r.count, r.files) for k, r in report.kinds.items()} == {
             "evidence": (2, 2 * 6),
             "scripts": (1, 2),
+            "cores": (1, 2),
             "agentLogs": (0, 0),
             "records": (0, 0),
         }
     folders = {p.name: len(list(p.iterdir())) for p in (agent / "run").iterdir() if p.is_dir()}
     kept = (young, lives, unknown, unacknowledged)
-    assert folders == {t.name: 5 for t in kept} | {middle.name: 3}
+    assert folders == {t.name: 5 for t in kept} | {middle.name: 3, lives.name: 6}
     assert {t.name for t in tokens} <= {p.name for p in (agent / "run").iterdir()}
     again = await s.sweep()
     assert not any(r.count for r in again.kinds.values()) and again.inspected == 5
