@@ -144,7 +144,7 @@ def cores(f: Facts) -> list[Finding]:
                 "run 'ulimit -H -c unlimited' before the start",
             )
         ]
-    condition = "a job writes a core dump only if it sets coreBytes"
+    condition = "a job writes a core dump only if it was submitted with --core"
     if not pattern:
         return [
             warn(
