@@ -483,7 +483,7 @@ class AsyncClient:
         serial: int = 0,
         attempt: int = 0,
         replace: bool = False,
-        on_progress: Callable[[int], object] = lambda count: None,
+        on_progress: Callable[[int], object] | None = None,
     ) -> Transfer:
         """Copy a core file of a task (`exit.core.files` in `tasks`) to a local file, mode 0600.
 

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from ...protocol.errors import Refusal
-from ...protocol.jobs.core_report import CoreFile, CoreReport
+from ...protocol.jobs.core_report import SENTENCES, CoreFile, CoreReport
 from ...protocol.jobs.exit_info import signal_name
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
@@ -85,7 +85,7 @@ def cores_of(s: Session, jid: str, attempt: int = 0) -> Cores:
                 notes.append(
                     f"{where}: {file.name} is cut: it has {file.size} of {file.complete_bytes} bytes"
                 )
-        if report.state != "collected" or report.left:
+        if report.state in SENTENCES or report.left:
             notes.append(f"{where}: {report.sentences()[-1]}")
     if not reports:
         notes.append(

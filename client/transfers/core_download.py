@@ -22,7 +22,7 @@ def get_core(
     path: str,
     *,
     replace: bool,
-    on_progress: Callable[[int], object],
+    on_progress: Callable[[int], object] | None,
 ) -> Transfer:
     """Copy the core of the request to `path`. Raises ClientError, OSError, and any exception of
     `on_progress`, which is called with the bytes that are here.
@@ -51,7 +51,7 @@ def _fill(
     request: JobCore,
     file: CoreFile,
     part: PartFile,
-    on_progress: Callable[[int], object],
+    on_progress: Callable[[int], object] | None,
 ) -> None:
     """Copy what is missing, and compare. A part of another file begins anew, once."""
     for last in (False, True):
@@ -62,7 +62,8 @@ def _fill(
                 raise refused("conflict", f"{file.name} became shorter during the copy")
             part.write(data, at)
             at += len(data)
-            on_progress(at)
+            if on_progress is not None:
+                on_progress(at)
         part.truncate(file.size)
         if file.sha256 in (None, local_files.digest(part.fd, 0, file.size)):
             return

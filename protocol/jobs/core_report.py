@@ -2,14 +2,13 @@
 process. Values and their sentences only.
 """
 
-import os
 from typing import Annotated, Literal
 
 import msgspec
 
-#: collected; or why there is no core, see `SENTENCES`.
+#: kept; or why there is no core, see `SENTENCES`.
 CoreState = Literal[
-    "collected",
+    "kept",
     "tooLarge",
     "diskFull",
     "notMoved",
@@ -52,7 +51,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def place(self) -> str:
-        name = os.path.basename(self.file)
+        name = _leaf(self.file)
         function = "" if self.function.startswith("??") else self.function
         return f"{name}:{self.line} {function}".rstrip() if self.line else function or name or "?"
 
@@ -104,7 +103,7 @@ class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         out = []
         for file in self.files:
             cut = f", cut at {file.size} of {file.complete_bytes} bytes" if file.cut else ""
-            whose = f" of {os.path.basename(file.program)}" if file.program else ""
+            whose = f" of {_leaf(file.program)}" if file.program else ""
             why = (
                 (
                     "; --core limits it"
@@ -117,7 +116,7 @@ class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
             out.append(
                 f"core file {file.name}{whose} (pid {file.pid}): {file.size} bytes{cut}{why}"
             )
-        if self.state != "collected":
+        if self.state in SENTENCES:
             out.append(SENTENCES[self.state].format(detail=self.detail, limit=self.limit))
         elif self.left:
             out.append(
@@ -127,6 +126,10 @@ class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         return tuple(out)
 
 
+def _leaf(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
 def _caller(frame: Frame) -> str:
-    name = os.path.basename(frame.file)
+    name = _leaf(frame.file)
     return f"{name}:{frame.line} in {frame.function}" if name and frame.line else frame.function

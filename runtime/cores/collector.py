@@ -259,24 +259,34 @@ def _from_systemd(request: Request, store: _Store) -> None:
     command = systemd_command(request.main or 0, request.since, part)
     until = time.monotonic() + _SYSTEMD_SECS
     while time.monotonic() < until:
+        problem = _dump(command, request.limit)
+        if problem is None and os.path.exists(part):
+            os.chmod(part, 0o600)
+            os.rename(part, f"{store.path}/{name}")
+            return
+        store.detail = problem or "it wrote nothing"
+        with contextlib.suppress(OSError):
+            os.unlink(part)
+        time.sleep(0.5)
+
+
+def _dump(command: list[str], limit: int) -> str | None:
+    """Run coredumpctl, which may write so many bytes. Return its complaint, or None."""
+    try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_SYSTEMD_SECS,
             check=False,
-            preexec_fn=lambda: resource.setrlimit(
-                resource.RLIMIT_FSIZE, (request.limit, request.limit)
-            ),
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
         )
-        if done.returncode == 0:
-            os.chmod(part, 0o600)
-            os.rename(part, f"{store.path}/{name}")
-            return
-        store.detail = done.stderr.decode("utf-8", "replace").strip()[-300:]
-        with contextlib.suppress(OSError):
-            os.unlink(part)
-        time.sleep(0.5)
+    except subprocess.TimeoutExpired:
+        return "it did not answer in time"
+    if done.returncode == -signal.SIGXFSZ:
+        return "the core is larger than the limit"
+    said = done.stderr.decode("utf-8", "replace").strip()[-150:]
+    return None if done.returncode == 0 else said or f"exit code {done.returncode}"
 
 
 def systemd_command(pid: int, since: float, output: str) -> list[str]:
@@ -322,7 +332,7 @@ def _state(target: Target, request: Request, store: _Store) -> str:
     if store.problem:
         return store.problem
     if store._names():
-        return "collected"
+        return "kept"
     if store.left:
         return "tooLarge"
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1] if request.here else request.hard_limit

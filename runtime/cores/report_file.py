@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: As in protocol.jobs.core_report, which needs more than the standard library.
 STATES = (
-    *("collected", "tooLarge", "diskFull", "notMoved", "hardLimit", "noPattern", "piped"),
+    *("kept", "tooLarge", "diskFull", "notMoved", "hardLimit", "noPattern", "piped"),
     *("notStored", "notWritable", "notFound", "notWritten", "timeout"),
 )
 _KINDS, _WHY_NO_FRAMES, _TOOLS = (

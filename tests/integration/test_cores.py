@@ -50,7 +50,7 @@ def test_a_crash_in_native_code_is_explained_by_its_frames_and_its_core_can_be_c
     said = shared.finished(run)
     assert said["exit"]["signal"] == 11
     report = said["exit"]["core"]
-    assert (report["state"], report["tool"]) == ("collected", "pystack"), report
+    assert (report["state"], report["tool"]) == ("kept", "pystack"), report
     assert "canary" not in json.dumps(said)
     why = shared.post("job-why", uid=UID, computeJid=jid_of(run))
     assert "called from __init__.py" in why["sentence"] or "solver.py:4" in why["sentence"]

@@ -67,7 +67,7 @@ def test_the_core_of_a_crash_is_collected_even_if_the_keeper_is_killed_meanwhile
     assert (exit_.signal, exit_.core_dumped) == (11, True)
     report = exit_.core
     assert isinstance(report, CoreReport)
-    assert (report.state, report.tool) == ("collected", "gdb")
+    assert (report.state, report.tool) == ("kept", "gdb")
     assert (
         report.crash()
         == "crashed in extension.c:12 crash_here, called from extension.c:14 in middle"

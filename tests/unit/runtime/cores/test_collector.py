@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from jobscribe.protocol.jobs.core_report import SENTENCES, CoreReport, CoreState, Frame
-from jobscribe.runtime.cores import elf_core, report_file
+from jobscribe.runtime.cores import core_pattern, elf_core, report_file
 from jobscribe.runtime.cores.collector import Request, collect
 
 
@@ -99,7 +99,7 @@ def test_cores_are_moved_the_main_process_first_and_other_files_stay(tmp_path: P
     os.mkfifo(run / "core.8")
     (run / "core.9").mkdir()
     report = collect(wanted)
-    assert report is not None and report["state"] == "collected"
+    assert report is not None and report["state"] == "kept"
     assert [(f["pid"], f["signal"]) for f in report["files"]] == [(4711, 11), (1, 6)]
     assert names(tmp_path) == ["core.1", "core.4711", "cores.json"]
     left = {"core.2", "core.3", "core.6", "core.7", "core.8", "core.9", "in", "other"}
@@ -113,7 +113,7 @@ def test_the_limit_is_for_all_together_and_the_rest_stays_where_it_is(tmp_path: 
     for pid in (4711, 1):
         (tmp_path / "run" / f"core.{pid}").write_bytes(core(pid, content=200_000))
     report = collect(wanted)
-    assert report is not None and (report["state"], report["left"]) == ("collected", 1)
+    assert report is not None and (report["state"], report["left"]) == ("kept", 1)
     assert [f["pid"] for f in report["files"]] == [4711] and (tmp_path / "run" / "core.1").exists()
     small = request(tmp_path / "run", limit=10)
     (tmp_path / "run" / "run" / "core.4711").write_bytes(core(content=200_000))
@@ -168,7 +168,7 @@ def test_a_copy_to_another_disk_keeps_holes_and_removes_the_original(
         file.truncate(64 << 20)  # more than the limit, but a hole
     content = path.read_bytes()
     report = collect(wanted)
-    assert report is not None and report["state"] == "collected" and not path.exists()
+    assert report is not None and report["state"] == "kept" and not path.exists()
     copied = tmp_path / "evidence" / "cores" / "core.4711"
     assert copied.read_bytes() == content and copied.stat().st_blocks * 512 < 1 << 20
     assert copied.stat().st_mode & 0o777 == 0o600
@@ -183,18 +183,45 @@ def test_a_copy_to_another_disk_keeps_holes_and_removes_the_original(
     assert names(tmp_path) == ["core.4711", "cores.json"]
 
 
+@pytest.mark.process
+def test_systemd_is_asked_until_it_has_stored_the_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands for coredumpctl, which knows a core some time after the end of its process."""
+    program, data = tmp_path / "bin" / "coredumpctl", tmp_path / "data"
+    program.parent.mkdir()
+    data.write_bytes(core())
+    program.write_text(
+        f"""#!/bin/sh
+[ "$4" = dump ] && [ "$5" = COREDUMP_PID=4711 ] || exit 9
+if [ ! -e {tmp_path}/again ]; then : >{tmp_path}/again; echo 'No coredumps found.' >&2; exit 1; fi
+cat {data} >"${{3#--output=}}"
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    there = ("|/usr/lib/systemd/systemd-coredump %P", False)
+    monkeypatch.setattr(core_pattern, "read", lambda read_file: there)
+    report = collect(request(tmp_path, pattern=None))
+    assert report is not None and report["state"] == "kept"
+    assert [f["pid"] for f in report["files"]] == [4711]
+    assert names(tmp_path) == ["core.4711", "cores.json"]
+    elsewhere = collect(request(tmp_path / "bin", pattern=there[0]))
+    assert elsewhere is not None and elsewhere["state"] == "piped", "it ran on another machine"
+
+
 @pytest.mark.parametrize(
     "said",
     [
         {},
         {"state": "fine"},
-        {"state": ["collected"]},
-        {"state": "collected", "files": [{"name": "../../etc/passwd"}, {"name": 5}, 7]},
-        {"state": "collected", "files": 3, "frames": {"a": 1}, "limit": -1, "left": True},
-        {"state": "collected", "frames": [{"kind": [], "function": "x" * 999, "line": 2**70}] * 99},
+        {"state": ["kept"]},
+        {"state": "kept", "files": [{"name": "../../etc/passwd"}, {"name": 5}, 7]},
+        {"state": "kept", "files": 3, "frames": {"a": 1}, "limit": -1, "left": True},
+        {"state": "kept", "frames": [{"kind": [], "function": "x" * 999, "line": 2**70}] * 99},
         {"state": "piped", "detail": "\x1b[31m\ud800" + "z" * 5000, "tool": {}, "noFrames": []},
         {
-            "state": "collected",
+            "state": "kept",
             "files": [{"name": "core.1", "sha256": "x", "signal": 900, "pid": -1}] * 50,
         },
     ],
@@ -216,7 +243,7 @@ def test_a_report_that_a_job_wrote_never_makes_its_end_invalid(
 
 def test_each_state_has_a_sentence() -> None:
     states = CoreState.__args__  # type: ignore[attr-defined]
-    assert set(states) == {*SENTENCES, "collected"} == set(report_file.STATES)
+    assert set(states) == {*SENTENCES, "kept"} == set(report_file.STATES)
     for state in SENTENCES:
         (line,) = CoreReport(state=state, detail="D", limit=5).sentences()  # type: ignore[arg-type]
         assert "{" not in line and line[0].islower()
@@ -231,8 +258,8 @@ def test_the_place_of_a_crash_names_the_native_frame_and_its_caller() -> None:
         frame("native", "crash_here", "extension.c", 12),
     )
     said = "crashed in extension.c:12 crash_here, called from x.py:7 in main"
-    assert CoreReport(state="collected", frames=(python, native)).crash() == said
-    assert CoreReport(state="collected", frames=(python,)).crash() == "crashed in x.py:7 main"
-    assert CoreReport(state="collected").crash() is None
+    assert CoreReport(state="kept", frames=(python, native)).crash() == said
+    assert CoreReport(state="kept", frames=(python,)).crash() == "crashed in x.py:7 main"
+    assert CoreReport(state="kept").crash() is None
     nameless = frame("native", "???", "libffi.so.8", 0)
-    assert CoreReport(state="collected", frames=(nameless,)).crash() == "crashed in libffi.so.8"
+    assert CoreReport(state="kept", frames=(nameless,)).crash() == "crashed in libffi.so.8"
