@@ -709,8 +709,19 @@ class _Supervisor:
             most_secs=limits.wait_secs,
         )
         self._counters.measure(debugging=out.sizes)
-        self._run_service.check_options = out.check
+        self._run_service.check_options = self._options_check(out)
         return out
+
+    def _options_check(self, debugging: Debugging) -> Callable[[RunSpec], None]:
+        allowed, runs = self._settings.profiler.allowed, self._run_service
+
+        def check(spec: RunSpec) -> None:
+            debugging.check(spec)
+            containers = runs.drivers[runs.driver(spec.driver)].capabilities.containers
+            in_containers = bool(spec.roles) and containers
+            profiling.check(spec.profile, allowed=allowed, in_containers=in_containers)
+
+        return check
 
     def _device_logins(self, access: Access) -> DeviceLogins:
         front = self._settings.server.public_url or self._front

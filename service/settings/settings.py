@@ -381,6 +381,11 @@ class RetentionSettings:
         or_none(positive_seconds),
         "the same for evidence of an earlier run of a job, from its last change on (none: never)",
     )
+    profiles_secs: float | None = _is(
+        30 * _DAY,
+        or_none(positive_seconds),
+        "profiles go this long after the end of their run (none: never)",
+    )
     agents_secs: float | None = _is(
         90 * _DAY,
         or_none(positive_seconds),
@@ -484,6 +489,11 @@ class DebuggerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProfilerSettings:
+    allowed: bool = _is(True, boolean, "runs may ask for profiles (--profile)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(
         lambda: os.path.expanduser("~/.jobscribe"),
@@ -512,6 +522,7 @@ class Settings:
     docker: DockerSettings = field(default_factory=DockerSettings)
     sbatch: SbatchSettings = field(default_factory=SbatchSettings)
     debugger: DebuggerSettings = field(default_factory=DebuggerSettings)
+    profiler: ProfilerSettings = field(default_factory=ProfilerSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     #: origins of values, by name; settings without an entry have their default
