@@ -24,8 +24,10 @@ from ..db.records.record_files import RecordWriter, catch_up
 from ..db.sqlite.store import SqliteStore
 from ..db.store.contract import Appended, Batch, Write
 from ..protocol.api import device_logins
+from ..protocol.api.requests import RunSpec
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
+from ..protocol.jobs import profiling
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.heartbeat import HeartbeatTiming
