@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "debug": ("", "debug", "Debug Python code in running jobs, or before it runs as a job."),
+    "profile": ("", "profile", "List, fetch and open profiles of jobs."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
     "secret": ("", "secret", "Rotate secrets without a restart; list them."),
@@ -151,6 +152,15 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "debug.serial",
             "serial",
             "Find what prevents a Python object from being sent to a job.",
+        ),
+    },
+    "profile": {
+        "list": ("profile.list", "list_profiles", "List the profiles of a job."),
+        "fetch": ("profile.fetch", "fetch", "Copy profiles of a job to a local folder."),
+        "open": (
+            "profile.open",
+            "open_profile",
+            "Show a profile as a flame graph or a curve in the browser.",
         ),
     },
     "auth": {

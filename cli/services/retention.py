@@ -14,6 +14,7 @@ _HEADS = ("KIND", "COUNT", "INODES", "MIB")
 _KINDS = {
     "scripts": "scripts and exit files",
     "evidence": "evidence",
+    "profiles": "profiles of runs",
     "agentLogs": "logs of retired agents",
     "records": "records of purged runs",
 }

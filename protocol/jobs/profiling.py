@@ -125,7 +125,7 @@ def task_folder(token: Token) -> str:
 
 def artifact(name: str) -> Artifact | None:
     """Return the artifact that this file of a run directory is; None for other files."""
-    *above, folder, task, file = ["", "", *name.split("/")]
+    folder, task, file = ["", "", *name.split("/")][-3:]
     if folder != FOLDER or not _TASK.match(task):
         return None
     if file.endswith(".txt"):

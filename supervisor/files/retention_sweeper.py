@@ -24,6 +24,7 @@ from ...db.records.record_files import record_path
 from ...db.store.contract import EventStore
 from ...drivers.keeper_lock import locked
 from ...protocol.ids import Token
+from ...protocol.jobs import profiling
 from ...protocol.jobs.status import PURGED
 from ...runtime.execution import keeper_ledger
 from ...runtime.log.logger import Log
@@ -32,6 +33,7 @@ from ..core.runs.evidence_retention import (
     EvidenceRules,
     JobFacts,
     Verdict,
+    profiles_expired,
     token_of,
     too_young,
     verdict,
@@ -41,16 +43,18 @@ from .evidence_files import (
     GOING,
     REDUCIBLE,
     Freed,
+    ProfileFolder,
     clear_leftover,
     measure,
     reduce,
     remove_evidence,
+    remove_profiles,
 )
 from .safe_paths import open_folder
 
 T = TypeVar("T")
 
-KINDS = ("scripts", "evidence", "agentLogs", "records")
+KINDS = ("scripts", "evidence", "profiles", "agentLogs", "records")
 #: Folders inspected at once. The look-ups of their jobs take a few milliseconds.
 _PAGE = 64
 #: Time limit for one page of removals; the next pass continues.
@@ -89,11 +93,14 @@ class SweepReport(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class _Found(NamedTuple):
-    """A folder of an execution. reducible: it has files that `reduce` removes."""
+    """A folder of an execution. reducible: it has files that `reduce` removes.
+    profiled: the run directory has profiles of it.
+    """
 
     token: Token
     changed_at: float
     reducible: bool
+    profiled: bool
 
 
 class RetentionSweeper:
@@ -205,6 +212,8 @@ class RetentionSweeper:
                 began = time.monotonic()
                 folders, found = await self._in_thread(self._look, runs, page, rules, report)
                 verdicts = self._verdicts(found, rules, unforgotten)
+                expired = self._expired_profiles(found, rules)
+                await self._in_thread(self._remove_profiles, runs, expired, report)
                 kept += folders - await self._in_thread(self._act, runs, verdicts, report)
                 report.inspected += folders
                 pace = 0.0 if at_once else len(page) / self._settings.folders_per_sec
@@ -226,7 +235,7 @@ class RetentionSweeper:
     ) -> dict[str, Verdict]:
         facts: dict[str, JobFacts | None] = {}
         out: dict[str, Verdict] = {}
-        for token, changed_at, reducible in found:
+        for token, changed_at, reducible, _ in found:
             if token.jid not in facts:
                 facts[token.jid] = self._facts(token.jid)
             word = verdict(
@@ -238,6 +247,24 @@ class RetentionSweeper:
             )
             if word is Verdict.REMOVE or (word is Verdict.REDUCE and reducible):
                 out[token.name] = word
+        return out
+
+    def _expired_profiles(
+        self, found: Collection[_Found], rules: EvidenceRules
+    ) -> list[ProfileFolder]:
+        """Return the folders of profiles that are too old."""
+        out = []
+        for token, changed_at, _, profiled in found:
+            if not profiled or not profiles_expired(
+                token, self._facts(token.jid), rules, changed_at=changed_at
+            ):
+                continue
+            entry = self._engine.durable(token.jid)
+            run = None if entry is None else entry.job.run
+            if run is not None:
+                inside = (token.role, str(token.index)) if run.spec.roles else ()
+                folder = (*inside, *profiling.task_folder(token).split("/"))
+                out.append(ProfileFolder(token.name, run.run_dir, folder))
         return out
 
     def _facts(self, jid: str) -> JobFacts | None:
@@ -263,6 +290,7 @@ class RetentionSweeper:
             self._before(s.scripts_secs),
             self._before(s.evidence_secs),
             self._before(s.superseded_secs),
+            self._before(s.profiles_secs),
         )
 
     def _before(self, secs: float | None) -> float | None:
@@ -329,6 +357,18 @@ class RetentionSweeper:
                 report.failed += 1
         return removed
 
+    def _remove_profiles(
+        self, runs: int, expired: Collection[ProfileFolder], report: SweepReport
+    ) -> None:
+        for folder in expired:
+            try:
+                freed = remove_profiles(runs, folder, self._go_on, dry_run=report.dry_run)
+            except OSError as e:
+                report.failed += 1
+                self._log("profiles of {} cannot be removed: {}", folder.name, e.strerror)
+            else:
+                report.kinds["profiles"].add(freed)
+
     def _go_on(self) -> bool:
         return time.monotonic() < self._until
 
@@ -358,11 +398,12 @@ def _remove_records(folder: Path, jids: Collection[str], report: SweepReport) ->
 
 def _found(runs: int, name: str, token: Token) -> _Found:
     changed_at = os.stat(name, dir_fd=runs, follow_symlinks=False).st_mtime
-    return _Found(token, changed_at, _is_reducible(runs, name))
+    profiled = _has_any(runs, name, (profiling.MARKER,))
+    return _Found(token, changed_at, _has_any(runs, name, REDUCIBLE[:2]), profiled)
 
 
-def _is_reducible(runs: int, name: str) -> bool:
-    for file in REDUCIBLE[:2]:
+def _has_any(runs: int, name: str, files: Collection[str]) -> bool:
+    for file in files:
         try:
             os.stat(f"{name}/{file}", dir_fd=runs, follow_symlinks=False)
         except OSError:

@@ -11,7 +11,7 @@ Python 3.8 or later, standard library only: jobs import it, in images without jo
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _thread
 import os
 import sys
@@ -39,7 +39,7 @@ MOST_FILES, MOST_BYTES, FILE_BYTES = 100, 64 * 2**20, 8 * 2**20
 SHARE = 50
 #: How long a fork and the end of the process wait for the thread (seconds).
 PATIENCE_SECS = 2.0
-_ALL_SIGNALS = _signal.valid_signals()  # type: ignore[attr-defined]
+_ALL_SIGNALS = _signal.valid_signals()
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _worker: Worker | None = None
 
@@ -130,7 +130,7 @@ class Worker:
         self.stop()
         if not self._ended and not self._running:
             self._ended = True
-            try:
+            try:  # noqa: SIM105
                 self._recorder.finish()
             except Exception:
                 pass
@@ -208,7 +208,7 @@ def program() -> str:
 
 def _make_folder(folder: str) -> None:
     for path in (os.path.dirname(folder), folder):
-        try:
+        try:  # noqa: SIM105
             os.mkdir(path, 0o700)
         except FileExistsError:
             pass

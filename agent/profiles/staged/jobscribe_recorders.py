@@ -77,7 +77,8 @@ class Stacks:
             if not self._write():
                 return None
         self._pause = min(self._pause * 2, BUSY_SECS if busy else IDLE_SECS)
-        return base.pause_after(time.thread_time() - began, self._pause)
+        pause: float = base.pause_after(time.thread_time() - began, self._pause)
+        return pause
 
     def finish(self) -> None:
         self._sample()
@@ -189,7 +190,8 @@ class Calls:
         began = time.thread_time()
         if not self._write():
             return None
-        return base.pause_after(time.thread_time() - began, CALLS_SECS)
+        pause: float = base.pause_after(time.thread_time() - began, CALLS_SECS)
+        return pause
 
     def finish(self) -> None:
         self._profiler.disable()
@@ -320,8 +322,8 @@ def _call_stats(entries: object) -> dict[tuple[str, int, str], tuple[object, ...
         stats[key] = (direct, entry.callcount, entry.inlinetime, entry.totaltime, known)
     for entry in entries:  # type: ignore[attr-defined]
         for call in entry.calls or ():
-            known = callers.get(id(call.code))
-            if known is None:
+            above = callers.get(id(call.code))
+            if above is None:
                 continue
             key = _code_key(entry.code)
             numbers = (
@@ -330,8 +332,8 @@ def _call_stats(entries: object) -> dict[tuple[str, int, str], tuple[object, ...
                 call.inlinetime,
                 call.totaltime,
             )
-            before = known.get(key, (0, 0, 0.0, 0.0))
-            known[key] = tuple(a + b for a, b in zip(before, numbers))  # type: ignore[assignment]
+            before = above.get(key, (0, 0, 0.0, 0.0))
+            above[key] = tuple(a + b for a, b in zip(before, numbers))  # noqa: B905 # type: ignore[assignment]
     return stats
 
 
