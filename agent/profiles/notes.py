@@ -21,6 +21,17 @@ def append(folder: str, name: str, text: str) -> None:
     _write(os.open(os.path.join(folder, name), flags, 0o600), text)
 
 
+def replace(path: str, data: bytes) -> None:
+    """Replace the content of a file of the agent in one step, 0600. Raises OSError."""
+    draft = f"{path}.part"
+    fd = os.open(draft, _NEW, 0o600)
+    try:
+        os.write(fd, data)
+    finally:
+        os.close(fd)
+    os.rename(draft, path)
+
+
 def unavailable(folder: str, found: Profile, reason: str) -> None:
     """Leave a sentence about a profile that does not exist. The first one counts."""
     with contextlib.suppress(OSError):

@@ -84,9 +84,9 @@ def option(text: str | msgspec.UnsetType | None) -> Profile | None:
     """Return the profile of a run's field."""
     if not isinstance(text, str):
         return None
-    kind, _, tool = text.partition("=")
+    kind, equals, tool = text.partition("=")
     tools = TOOLS.get(kind)  # type: ignore[call-overload]
-    if tools is None or (tool and tool not in tools):
+    if tools is None or (equals and tool not in tools):
         return None
     return Profile(kind, tool or tools[0])  # type: ignore[arg-type]
 

@@ -19,8 +19,8 @@ MODULES = {
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
 }
-#: Modules that jobs import from a folder of their own (agent/breakpoints/staged).
-STAGED = {"jobscribe_debugger", "jobscribe_pdb"}
+#: Modules that jobs import from a folder of their own (agent/breakpoints/staged, agent/profiles/staged).
+STAGED = {"jobscribe_debugger", "jobscribe_pdb", "jobscribe_profiler", "jobscribe_recorders"}
 #: Declared for another package, which uses them if they are installed.
 INDIRECT = {"bcrypt"}
 #: Imported for the interface of a declared package, which requires them.

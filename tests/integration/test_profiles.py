@@ -196,12 +196,14 @@ def test_profiles_are_listed_fetched_opened_and_expire(
 
     # only its user sees them, on the disk and over HTTP
     place = site.root / "user" / UID
-    files = [p for p in place.rglob("jobscribe-profiles/**/*")]
+    files = place.rglob("jobscribe-profiles/**/*")
     modes = {stat.S_IMODE(p.stat().st_mode) for p in files if p.is_file()}
     assert modes == {0o600}
-    with Client.from_root(site.root, uid="SystemU2") as other:
-        with pytest.raises(ClientError, match="there is no job"):
-            list(other.files(jid_of(both)))
+    with (
+        Client.from_root(site.root, uid="SystemU2") as other,
+        pytest.raises(ClientError, match="there is no job"),
+    ):
+        list(other.files(jid_of(both)))
 
     # retention
     swept = ("--root", str(site.root), "retention", "--now")

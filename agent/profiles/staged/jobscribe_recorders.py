@@ -47,7 +47,8 @@ class Stacks:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._main = _thread.get_ident()
-        self._labels: dict[CodeType, str] = {}
+        #: by id, with the code: equal code may be of two files
+        self._labels: dict[int, tuple[CodeType, str]] = {}
         self.fork()
         self._cpu[os.getpid()] = _thread_cpu_ns(os.getpid()) or 0
 
@@ -129,16 +130,15 @@ class Stacks:
         self._dirty.add(stack)
 
     def _label(self, code: CodeType) -> str:
-        label = self._labels.get(code)
-        if label is None:
+        known = self._labels.get(id(code))
+        if known is None:
             if len(self._labels) >= MOST_LABELS:
                 self._labels.clear()
             name = getattr(code, "co_qualname", code.co_name)
             text = f"{name} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
-            label = self._labels[code] = "".join(
-                c if c.isprintable() and c != ";" else "_" for c in text
-            )
-        return label
+            label = "".join(c if c.isprintable() and c != ";" else "_" for c in text)
+            known = self._labels[id(code)] = (code, label)
+        return known[1]
 
     def _write(self) -> bool:
         """Write what changed. Return False if nothing more can be written."""
