@@ -622,6 +622,7 @@ GROUPS: dict[str, type[Any]] = {
     "docker": DockerSettings,
     "sbatch": SbatchSettings,
     "debugger": DebuggerSettings,
+    "profiler": ProfilerSettings,
     "notify": NotifySettings,
     "auth": AuthSettings,
 }
