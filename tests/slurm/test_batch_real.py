@@ -316,5 +316,5 @@ async def test_a_breakpoint_on_a_node_is_reached_by_a_step_of_its_job(batch_site
     sessions.close("the test ends")
     assert end.exit is not None and end.exit.code == 0
     assert batch_site.evidence(token, "stdout.log").read_text() == "result 7\n"
-    (profile,) = batch_site.folder.rglob("jobscribe-profiles/*/cpu-sampler-*.collapsed")
+    (profile,) = batch_site.root.rglob("run/jobscribe-profiles/*/cpu-sampler-*.collapsed")
     assert "<module> (<string>:1) " in profile.read_text()
