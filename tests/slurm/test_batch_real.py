@@ -277,7 +277,9 @@ async def test_a_breakpoint_on_a_node_is_reached_by_a_step_of_its_job(batch_site
     """The socket is on the node; the agent, on the login node, is not. The job has a profile, too."""
     batch = await batch_site.agent()
     token = batch_site.token()
-    program = "y = 6\nbreakpoint()\nfor _ in range(5): sum(range(10**6))\nprint('result', y, flush=True)"
+    program = (
+        "y = 6\nbreakpoint()\nfor _ in range(5): sum(range(10**6))\nprint('result', y, flush=True)"
+    )
     batch.launch(
         token,
         batch_site.spec(
