@@ -73,6 +73,7 @@ from .host.login_environment import TIMEOUT_SECS, LoginEnvironment, current_acco
 from .jobs.progress_reports import Reports
 from .jobs.start_order import Starter
 from .log_setup import open_log
+from .profiles.curves import Curves
 from .session.backoff import AWAY_SECS, may_end
 from .session.keeper_channel import KeeperLink
 from .session.keeper_heartbeat import KeeperHeartbeat
@@ -158,6 +159,7 @@ class _Agent:
         self._away_secs = AWAY_SECS
         self._reports: Reports
         self._samples: UsageSampler
+        self._curves: Curves
         self._debuggers: Sessions
         self._shells: Shells
         self._paths = Paths(())
@@ -242,8 +244,13 @@ class _Agent:
             self._log, login, self._root, folder / "calls", self._apps, self._link.send
         )
         self._reports = Reports(self._evidence, self._link.send)
+        self._curves = Curves(self._evidence.folder, self._log)
         self._samples = UsageSampler(
-            self._evidence.folder, hello.keeper_pid, self._link.send, self._log
+            self._evidence.folder,
+            hello.keeper_pid,
+            self._link.send,
+            self._log,
+            record=self._curves.sampled,
         )
         self._paths = Paths(config.get("paths", ()))
         self._heartbeat = KeeperHeartbeat.from_hello(
@@ -366,6 +373,7 @@ class _Agent:
         if ended:
             self._reports.unfollow(token)
             self._samples.unfollow(token)
+            self._curves.ended(token)
         if exit_ is not None:
             self._log_of(token)(
                 "cmd=_Cmd(jid={} o={} job_cmd=compute run_dir={}) state={} code={} signal={} source={}",
@@ -379,6 +387,7 @@ class _Agent:
             )
         else:
             self._reports.follow(token)
+            self._curves.running(token, execution.pid)
             self._follow_samples(execution)
         self._held[token] = execution
         if execution.successor is not msgspec.UNSET:
@@ -403,6 +412,7 @@ class _Agent:
         for e in executions:
             if e.state == ExecutionState.RUNNING:
                 self._reports.follow(e.token)
+                self._curves.recover(e.token)
                 self._follow_samples(e)
         early, self._early_reports = self._early_reports or [], None
         for report in early:
@@ -511,6 +521,7 @@ class _Agent:
         the first of them.
         """
         if self._batch is None:
+            self._curves.launch(launch.token, launch.spec)
             self._starter.start(launch.token, launch.spec, launch.shared, launch.slot)
         elif launch.shared is None:
             self._batch.launch(launch.token, launch.spec)

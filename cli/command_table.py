@@ -44,6 +44,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "debug": ("", "debug", "Debug Python code in running jobs, or before it runs as a job."),
     "core": ("", "core", "List, copy and read the core files of crashed jobs."),
+    "profile": ("", "profile", "List, fetch and open profiles of jobs."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
     "secret": ("", "secret", "Rotate secrets without a restart; list them."),
@@ -162,6 +163,15 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         ),
         "fetch": ("core.fetch", "fetch", "Copy a core file of a job to a local file."),
         "stack": ("core.stack", "stack", "Print the stack of a crashed process of a job."),
+    },
+    "profile": {
+        "list": ("profile.list", "list_profiles", "List the profiles of a job."),
+        "fetch": ("profile.fetch", "fetch", "Copy profiles of a job to a local folder."),
+        "open": (
+            "profile.open",
+            "open_profile",
+            "Show a profile as a flame graph or a curve in the browser.",
+        ),
     },
     "auth": {
         "login": ("access.login", "login", "Log in at a site: store an API token for it."),

@@ -24,8 +24,10 @@ from ..db.records.record_files import RecordWriter, catch_up
 from ..db.sqlite.store import SqliteStore
 from ..db.store.contract import Appended, Batch, Write
 from ..protocol.api import device_logins
+from ..protocol.api.requests import RunSpec
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
+from ..protocol.jobs import profiling
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.heartbeat import HeartbeatTiming
@@ -709,8 +711,19 @@ class _Supervisor:
             most_secs=limits.wait_secs,
         )
         self._counters.measure(debugging=out.sizes)
-        self._run_service.check_options = out.check
+        self._run_service.check_options = self._options_check(out)
         return out
+
+    def _options_check(self, debugging: Debugging) -> Callable[[RunSpec], None]:
+        allowed, runs = self._settings.profiler.allowed, self._run_service
+
+        def check(spec: RunSpec) -> None:
+            debugging.check(spec)
+            containers = runs.drivers[runs.driver(spec.driver)].capabilities.containers
+            in_containers = bool(spec.roles) and containers
+            profiling.check(spec.profile, allowed=allowed, in_containers=in_containers)
+
+        return check
 
     def _device_logins(self, access: Access) -> DeviceLogins:
         front = self._settings.server.public_url or self._front

@@ -23,6 +23,7 @@ from ...runtime.log.logger import Log
 from ..breakpoints.environment import stage
 from ..jobs import job_input
 from ..keeper.linux.oom_detection import describe_fault
+from ..profiles import environment as profiles
 from ..slurm.batch_script import Step, Submission, batch_script, comment, job_name
 from ..slurm.script_markers import BATCH_SCRIPT
 from .ledger import BatchLedger
@@ -138,7 +139,7 @@ class Preparation:
             )
             write(f"{folder}/{REPORT}", b"")
             spec = job_input.with_job_command(spec, Path(folder), job_input.import_roots())
-        spec = stage(spec, folder)
+        spec = profiles.stage(token, stage(spec, folder), folder)
         shared = export_lines(launch.shared.env) if launch.shared is not None else ""
         # without this machine's environment: on the node, its own login, modules and set-up count
         text = script(token, spec, {}, folder, umask=launch.umask, shared=shared)

@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from ...protocol.jobs import debugging
+from ...protocol.launch.python_path import with_folders, with_folders_on_node
 from ...protocol.wire.messages import TaskSpec
 from ...runtime.execution.folder import write
 
@@ -16,9 +15,6 @@ from ...runtime.execution.folder import write
 STAGED = Path(__file__).parent / "staged"
 _COPY, _SOCKETS = "debugger", "debug"
 _MODULES = ("jobscribe_debugger.py", "jobscribe_pdb.py", "on_error/sitecustomize.py")
-_PATH = "PYTHONPATH"
-#: Puts folders in front of the PYTHONPATH that the node has, then becomes the command.
-_IN_FRONT = 'PYTHONPATH="$0${PYTHONPATH:+:$PYTHONPATH}"; export PYTHONPATH; exec "$@"'
 
 
 def with_debugger(spec: TaskSpec, below: Mapping[str, str], evidence: object) -> TaskSpec:
@@ -29,8 +25,7 @@ def with_debugger(spec: TaskSpec, below: Mapping[str, str], evidence: object) ->
     folders = _folders(spec, STAGED)
     if folders is None:
         return spec
-    path = ":".join([folders, *filter(None, [spec.env.get(_PATH) or below.get(_PATH)])])
-    return _with_variables(spec, evidence, {_PATH: path})
+    return with_folders(spec, folders, below, _variables(spec, evidence))
 
 
 def stage(spec: TaskSpec, evidence: str) -> TaskSpec:
@@ -44,10 +39,7 @@ def stage(spec: TaskSpec, evidence: str) -> TaskSpec:
         target = Path(evidence) / _COPY / name
         target.parent.mkdir(0o700, parents=True, exist_ok=True)
         write(str(target), (STAGED / name).read_bytes())
-    if own := spec.env.get(_PATH):
-        return _with_variables(spec, evidence, {_PATH: f"{folders}:{own}"})
-    spec = _with_variables(spec, evidence, {})
-    return msgspec.structs.replace(spec, wrap=("/bin/sh", "-c", _IN_FRONT, folders, *spec.wrap))
+    return with_folders_on_node(spec, folders, _variables(spec, evidence))
 
 
 def sockets(evidence: str | os.PathLike[str]) -> str:
@@ -67,12 +59,11 @@ def _folders(spec: TaskSpec, hook: Path) -> str | None:
     return f"{hook / 'on_error'}:{hook}" if option.mode == "on-error" else str(hook)
 
 
-def _with_variables(spec: TaskSpec, evidence: object, more: Mapping[str, str]) -> TaskSpec:
-    variables = {
+def _variables(spec: TaskSpec, evidence: object) -> dict[str, str]:
+    return {
         debugging.HOOK: "jobscribe_debugger.set_trace",
         debugging.FOLDER: sockets(str(evidence)),
         debugging.SECS_VARIABLE: spec.env.get(
             debugging.SECS_VARIABLE, f"{debugging.DEFAULT_SECS:g}"
         ),
     }
-    return msgspec.structs.replace(spec, env={**spec.env, **variables, **more})

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from ...protocol.jobs import profiling
 from ...protocol.jobs.exit_info import signal_name
 from ...runtime import failpoints, processes
 from ...runtime.execution.folder import MESSAGE_BYTES, last_report
@@ -208,7 +209,7 @@ def _empty_run_dir(run_dir: Path) -> None:
     try:
         with os.scandir(run_dir) as entries:
             for entry in entries:
-                if entry.name == OWN:
+                if entry.name in (OWN, profiling.FOLDER):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path)

@@ -23,6 +23,7 @@ from ..breakpoints.environment import with_debugger
 from ..files.output_reader import Evidence
 from ..host.login_environment import LoginEnvironment
 from ..host.port_probe import ports_in_use
+from ..profiles.environment import with_profiler
 from . import job_input
 
 #: failed(token, sentence, fault): the agent could not send the order to the keeper
@@ -119,7 +120,7 @@ class Starter:
             input_ = job_input.input_json(spec.app, spec.run_dir, self.apps)
             spec = job_input.with_job_command(spec, evidence, job_input.import_roots())
         below = job_environment(self._login.known or {})
-        spec = with_debugger(spec, below, evidence)
+        spec = with_profiler(token, with_debugger(spec, below, evidence), below)
         try:
             parts = script_parts(
                 token,

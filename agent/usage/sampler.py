@@ -44,8 +44,10 @@ class UsageSampler:
         log: Log,
         *,
         cards: Gpus | None = None,
+        record: Callable[[Sequence[Sample]], None] = lambda samples: None,
     ) -> None:
-        self._folder, self._send, self._log = folder, send, log
+        """record: called with all samples, in the thread."""
+        self._folder, self._send, self._log, self._record = folder, send, log, record
         self._members, self._gpus = ProcessMembership(keeper_pid), cards or Gpus()
         self._following: dict[Token, SampledExecution] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -117,6 +119,7 @@ class UsageSampler:
         error: Exception | None = None
         try:
             found = take_samples(watched, self._members, self._gpus)
+            self._record(found)
         except Exception as e:
             error = e
         cost = time.thread_time() - began

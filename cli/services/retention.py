@@ -15,6 +15,7 @@ _KINDS = {
     "scripts": "scripts and exit files",
     "evidence": "evidence",
     "cores": "core files",
+    "profiles": "profiles of runs",
     "agentLogs": "logs of retired agents",
     "records": "records of purged runs",
 }

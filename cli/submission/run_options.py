@@ -125,6 +125,11 @@ def run_options(function: F) -> F:
                 metavar="TIME",
                 help="A stopped process continues by itself after this time (default: 30m).",
             ),
+            click.option(
+                "--profile",
+                metavar="KIND[=TOOL]",
+                help="Record a profile: cpu[=sampler|cprofile|py-spy], mem[=samples|memray], gpu ('jobscribe profile list').",
+            ),
             click.option("--name", metavar="TEXT", help="Display name."),
             click.option("--queue", metavar="QUEUE", help="Queue of the run (default: yours)."),
             click.option(
@@ -184,6 +189,7 @@ def spec_options(
     env: tuple[str, ...],
     debug: str | None,
     debug_ttl: float | None,
+    profile: str | None,
     name: str | None,
     queue: str | None,
     priority: int | None,
@@ -219,6 +225,7 @@ def spec_options(
         "core_bytes": core,
         "wrap": words,
         "env": {**dict(map(_variable, env)), **_debugging(debug, debug_ttl)} or None,
+        "profile": _profile(profile),
         "sim_name": name,
         "queue": queue,
         "priority": priority,
@@ -238,6 +245,14 @@ def _debugging(mode: str | None, secs: float | None) -> dict[str, str]:
 
     more = {} if secs is None else {debugging.SECS_VARIABLE: f"{secs:g}"}
     return {debugging.VARIABLE: mode, **more}
+
+
+def _profile(text: str | None) -> str | None:
+    from ...protocol.jobs import profiling
+
+    if text is not None and profiling.option(text) is None:
+        raise click.BadParameter(profiling.choices(), param_hint="--profile")
+    return text
 
 
 def _task(

@@ -26,6 +26,7 @@ from ..ids import (
     Tag,
     Uid,
 )
+from ..jobs.profiling import ProfileOption
 from ..jobs.registry_login import LoginRef, RegistryLogin
 from ..jobs.roles import MAX_ROLES, After, Retry, TaskRole
 from ..jobs.status import Kind, Status
@@ -136,6 +137,8 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     registry_login: LoginRef | msgspec.UnsetType = msgspec.UNSET
     #: the job of the same user from whose definition this run was made
     cloned_from: ComputeJid | msgspec.UnsetType = msgspec.UNSET
+    #: the profile to record: a kind, or a kind and its tool
+    profile: ProfileOption | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from ..jobs import progress_report
 from ..jobs.debugging import Stop
 from ..jobs.execution_state import ExecutionState
 from ..jobs.exit_info import ExitInfo, Instant, Span
+from ..jobs.profiling import ProfileOption
 from ..jobs.registry_login import LoginRef
 from ..jobs.roles import PortNumber
 
@@ -136,6 +137,8 @@ class TaskSpec(
     box: ContainerSpec | msgspec.UnsetType = msgspec.UNSET
     #: only where a batch scheduler starts it
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
+    #: the profile to record, see `RunSpec.profile`
+    profile: ProfileOption | msgspec.UnsetType = msgspec.UNSET
 
 
 class Execution(

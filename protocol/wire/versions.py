@@ -37,6 +37,8 @@ LATER_FIELDS: Mapping[tuple[str, ...], int] = {
     ("run_tasks", "tasks", "spec", "box", "login"): 2,
     ("run_status_update", "execution", "exit", "core"): 2,
     ("snapshot", "executions", "exit", "core"): 2,
+    ("run", "spec", "profile"): 2,
+    ("run_tasks", "tasks", "spec", "profile"): 2,
 }
 
 #: Op of a request -> the first protocol version that has it. An older agent never answers it.

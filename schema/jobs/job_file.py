@@ -252,6 +252,8 @@ def _notes(spec: RunSpec) -> Sequence[str]:
     out = []
     if set(spec.env) & debugging.OPTIONS:
         out.append("remote debugging (--debug) is not part of the definition")
+    if isinstance(spec.profile, str):
+        out.append("the profile (--profile) is not part of the definition")
     if spec.data is not None:
         return out
     if spec.wrap:

@@ -48,6 +48,8 @@ JOB_NAMES = frozenset(
         "JOBSCRIBE_DEBUG",
         "JOBSCRIBE_DEBUG_SECS",
         "JOBSCRIBE_DEBUG_DIR",
+        "JOBSCRIBE_PROFILE",
+        "JOBSCRIBE_PROFILE_DIR",
     }
 )
 #: Variables in the environment of a notification command, which may start jobscribe too.

@@ -386,6 +386,11 @@ class RetentionSettings:
         or_none(positive_seconds),
         "core files go this long after the end of their run (none: with the evidence)",
     )
+    profiles_secs: float | None = _is(
+        30 * _DAY,
+        or_none(positive_seconds),
+        "profiles go this long after the end of their run (none: never)",
+    )
     agents_secs: float | None = _is(
         90 * _DAY,
         or_none(positive_seconds),
@@ -489,6 +494,11 @@ class DebuggerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProfilerSettings:
+    allowed: bool = _is(True, boolean, "runs may ask for profiles (--profile)")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(
         lambda: os.path.expanduser("~/.jobscribe"),
@@ -517,6 +527,7 @@ class Settings:
     docker: DockerSettings = field(default_factory=DockerSettings)
     sbatch: SbatchSettings = field(default_factory=SbatchSettings)
     debugger: DebuggerSettings = field(default_factory=DebuggerSettings)
+    profiler: ProfilerSettings = field(default_factory=ProfilerSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     #: origins of values, by name; settings without an entry have their default
@@ -616,6 +627,7 @@ GROUPS: dict[str, type[Any]] = {
     "docker": DockerSettings,
     "sbatch": SbatchSettings,
     "debugger": DebuggerSettings,
+    "profiler": ProfilerSettings,
     "notify": NotifySettings,
     "auth": AuthSettings,
 }

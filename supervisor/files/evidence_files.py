@@ -14,18 +14,29 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ...protocol.jobs import profiling
 from ...runtime import failpoints
 from ...runtime.cores.collector import CORES
 from ...runtime.execution.folder import EXIT, EXIT_CODE, INPUT, SCRIPT, SIGNAL, START, STOP
-from .safe_paths import FOLDER, remove, step
+from .safe_paths import FOLDER, open_folder, remove, step
 
 #: Files of an ended execution whose content is in the log.
 REDUCIBLE = (SCRIPT, EXIT, EXIT_CODE, INPUT, SIGNAL, START, STOP, "lock")
 #: Empty file in the folder of an agent; and the prefix of a folder that is being removed.
 USED, GOING = ".used", ".going-"
 _EXCHANGE = 2
+#: Folders of a run directory below the user root: `<uid>/<simulationType>/<simulationId>/<model>`.
+_RUN_DIR_DEPTH = 4
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP)
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class ProfileFolder(NamedTuple):
+    """name: of the execution. run_dir: absolute. inside: the path below it, by components."""
+
+    name: str
+    run_dir: str
+    inside: tuple[str, ...]
 
 
 class Freed(NamedTuple):
@@ -134,6 +145,33 @@ def remove_evidence(runs: int, name: str, go_on: Callable[[], bool]) -> bool:
         return _empty(runs, name, go_on)
     failpoints.reached("evidence.exchanged")
     return remove(runs, going, go_on)
+
+
+def remove_profiles(
+    runs: int, folder: ProfileFolder, go_on: Callable[[], bool], *, dry_run: bool
+) -> Freed:
+    """Remove a folder of profiles, then the mark in the evidence. Return what they took. A folder
+    that the user removed is no error. Raises OSError.
+    """
+    base, inside = folder.run_dir.split("/"), list(folder.inside)
+    parts, freed = [*base[-_RUN_DIR_DEPTH:], *inside[:-1]], Freed()
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        above = open_folder("/".join(base[:-_RUN_DIR_DEPTH]) or "/", parts)
+        try:
+            freed = measure(above, inside[-1], reducible=False)
+            if dry_run:
+                return freed
+            if not remove(above, inside[-1], go_on):
+                raise OSError(errno.EBUSY, "something is left of them")
+        finally:
+            os.close(above)
+    if not dry_run:
+        evidence = step(runs, folder.name)
+        try:
+            os.unlink(profiling.MARKER, dir_fd=evidence)
+        finally:
+            os.close(evidence)
+    return freed
 
 
 def clear_leftover(runs: int, name: str, go_on: Callable[[], bool]) -> bool:

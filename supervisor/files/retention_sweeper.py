@@ -24,6 +24,7 @@ from ...db.records.record_files import record_path
 from ...db.store.contract import EventStore
 from ...drivers.keeper_lock import locked
 from ...protocol.ids import Token
+from ...protocol.jobs import profiling
 from ...protocol.jobs.status import PURGED
 from ...runtime.execution import keeper_ledger
 from ...runtime.log.logger import Log
@@ -33,6 +34,7 @@ from ..core.runs.evidence_retention import (
     JobFacts,
     Verdict,
     cores_expired,
+    profiles_expired,
     token_of,
     too_young,
     verdict,
@@ -42,6 +44,7 @@ from .evidence_files import (
     GOING,
     REDUCIBLE,
     Freed,
+    ProfileFolder,
     clear_leftover,
     has_cores,
     measure,
@@ -49,13 +52,14 @@ from .evidence_files import (
     reduce,
     remove_cores,
     remove_evidence,
+    remove_profiles,
 )
 from .safe_paths import open_folder
 
 T = TypeVar("T")
 _KIND_OF = {Verdict.REDUCE: "scripts", Verdict.REMOVE: "evidence", Verdict.DROP_CORES: "cores"}
 
-KINDS = ("scripts", "evidence", "cores", "agentLogs", "records")
+KINDS = ("scripts", "evidence", "cores", "profiles", "agentLogs", "records")
 #: Folders inspected at once. The look-ups of their jobs take a few milliseconds.
 _PAGE = 64
 #: Time limit for one page of removals; the next pass continues.
@@ -95,13 +99,14 @@ class SweepReport(msgspec.Struct, kw_only=True, rename="camel"):
 
 class _Found(NamedTuple):
     """A folder of an execution. reducible: it has files that `reduce` removes. cores: it has core
-    files.
+    files. profiled: the run directory has profiles of it.
     """
 
     token: Token
     changed_at: float
     reducible: bool
     cores: bool
+    profiled: bool
 
 
 class RetentionSweeper:
@@ -213,6 +218,8 @@ class RetentionSweeper:
                 began = time.monotonic()
                 folders, found = await self._in_thread(self._look, runs, page, rules, report)
                 verdicts = self._verdicts(found, rules, unforgotten)
+                expired = self._expired_profiles(found, rules)
+                await self._in_thread(self._remove_profiles, runs, expired, report)
                 kept += folders - await self._in_thread(self._act, runs, verdicts, report)
                 report.inspected += folders
                 pace = 0.0 if at_once else len(page) / self._settings.folders_per_sec
@@ -234,7 +241,7 @@ class RetentionSweeper:
     ) -> dict[str, Verdict]:
         facts: dict[str, JobFacts | None] = {}
         out: dict[str, Verdict] = {}
-        for token, changed_at, reducible, cores in found:
+        for token, changed_at, reducible, cores, _ in found:
             if token.jid not in facts:
                 facts[token.jid] = self._facts(token.jid)
             job, acknowledged = facts[token.jid], token.name not in unforgotten
@@ -245,6 +252,24 @@ class RetentionSweeper:
                 token, job, rules, acknowledged=acknowledged, changed_at=changed_at
             ):
                 out[token.name] = Verdict.DROP_CORES
+        return out
+
+    def _expired_profiles(
+        self, found: Collection[_Found], rules: EvidenceRules
+    ) -> list[ProfileFolder]:
+        """Return the folders of profiles that are too old."""
+        out = []
+        for token, changed_at, _, _, profiled in found:
+            if not profiled or not profiles_expired(
+                token, self._facts(token.jid), rules, changed_at=changed_at
+            ):
+                continue
+            entry = self._engine.durable(token.jid)
+            run = None if entry is None else entry.job.run
+            if run is not None:
+                inside = (token.role, str(token.index)) if run.spec.roles else ()
+                folder = (*inside, *profiling.task_folder(token).split("/"))
+                out.append(ProfileFolder(token.name, run.run_dir, folder))
         return out
 
     def _facts(self, jid: str) -> JobFacts | None:
@@ -271,6 +296,7 @@ class RetentionSweeper:
             self._before(s.evidence_secs),
             self._before(s.superseded_secs),
             self._before(s.cores_secs),
+            self._before(s.profiles_secs),
         )
 
     def _before(self, secs: float | None) -> float | None:
@@ -341,6 +367,18 @@ class RetentionSweeper:
         freed = measure(runs, name, reducible=word is Verdict.REDUCE)
         return freed, dry_run or remove_evidence(runs, name, self._go_on)
 
+    def _remove_profiles(
+        self, runs: int, expired: Collection[ProfileFolder], report: SweepReport
+    ) -> None:
+        for folder in expired:
+            try:
+                freed = remove_profiles(runs, folder, self._go_on, dry_run=report.dry_run)
+            except OSError as e:
+                report.failed += 1
+                self._log("profiles of {} cannot be removed: {}", folder.name, e.strerror)
+            else:
+                report.kinds["profiles"].add(freed)
+
     def _go_on(self) -> bool:
         return time.monotonic() < self._until
 
@@ -370,11 +408,17 @@ def _remove_records(folder: Path, jids: Collection[str], report: SweepReport) ->
 
 def _found(runs: int, name: str, token: Token) -> _Found:
     changed_at = os.stat(name, dir_fd=runs, follow_symlinks=False).st_mtime
-    return _Found(token, changed_at, _is_reducible(runs, name), has_cores(runs, name))
+    return _Found(
+        token,
+        changed_at,
+        _has_any(runs, name, REDUCIBLE[:2]),
+        has_cores(runs, name),
+        _has_any(runs, name, (profiling.MARKER,)),
+    )
 
 
-def _is_reducible(runs: int, name: str) -> bool:
-    for file in REDUCIBLE[:2]:
+def _has_any(runs: int, name: str, files: Collection[str]) -> bool:
+    for file in files:
         try:
             os.stat(f"{name}/{file}", dir_fd=runs, follow_symlinks=False)
         except OSError:

@@ -265,6 +265,12 @@ def _check(spec: RunSpec) -> None:
             "a run with roles needs processes of its own; start a supervisor ('jobscribe up'), or try"
             " one task with 'jobscribe job simulate'",
         )
+    if spec.profile:
+        raise Refusal(
+            "notHere",
+            "a job in the process of its client is profiled with the client"
+            " ('python -m cProfile -m jobscribe.cli run --in-process ...'); leave out --profile",
+        )
 
 
 class _NoLog:

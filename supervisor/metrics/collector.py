@@ -385,7 +385,7 @@ def _counters(counters: Counters) -> Iterable[Metric]:
 
 def _retention(sources: CollectorSources) -> Iterable[Metric]:
     kinds = sources.retention.kinds
-    about = "kind: scripts, evidence, agentLogs, records (docs/operations.md)."
+    about = "kind: scripts, evidence, profiles, agentLogs, records (docs/operations.md)."
     yield _counter(
         "retention_removed",
         f"Folders, or log files, from which retention removed something; {about}",

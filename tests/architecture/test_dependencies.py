@@ -19,8 +19,10 @@ MODULES = {
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
 }
-#: Modules that jobs import from a folder of their own (agent/breakpoints/staged).
-STAGED = {"jobscribe_debugger", "jobscribe_pdb"}
+#: Modules that jobs import from a folder of their own (agent/breakpoints/staged, agent/profiles/staged).
+STAGED = {"jobscribe_debugger", "jobscribe_pdb", "jobscribe_profiler", "jobscribe_recorders"}
+#: Of the job's own Python, if it is there.
+OF_THE_JOB = {"memray"}
 #: Declared for another package, which uses them if they are installed.
 INDIRECT = {"bcrypt"}
 #: Imported for the interface of a declared package, which requires them.
@@ -50,7 +52,9 @@ def imported(folders: Iterable[str]) -> dict[str, str]:
                 for name in names:
                     found[name.partition(".")[0]] = str(path.relative_to(ROOT))
     return {
-        m: f for m, f in found.items() if m not in sys.stdlib_module_names | STAGED | {"jobscribe"}
+        m: f
+        for m, f in found.items()
+        if m not in sys.stdlib_module_names | STAGED | OF_THE_JOB | {"jobscribe"}
     }
 
 

@@ -128,17 +128,27 @@ def test_a_plain_run_is_in_a_container_and_nothing_is_left(
 def test_a_breakpoint_in_a_container_without_a_network_is_reached(
     docker_site: SupervisorProcess,
 ) -> None:
-    """The image's Python runs the job; the agent in the same container reaches its socket."""
-    text = "y = 6\nbreakpoint()\nprint('result', y)"
-    run = spec(["python3", "-c", text], env={"JOBSCRIBE_DEBUG": "breakpoint"})
+    """The image's Python runs the job, with a profile, too; the agent in the same container reaches
+    its socket.
+    """
+    text = "y = 6\nbreakpoint()\nfor _ in range(5): sum(range(10**6))\nprint('result', y)"
+    run = spec(["python3", "-c", text], env={"JOBSCRIBE_DEBUG": "breakpoint"}, profile="cpu")
     docker_site.submit(run)
     with Client.from_root(docker_site.root, uid=UID) as client:
         debugger = Debugger(client, waiting_stop(client, jid_of(run)))
         debugger.until("prompt")
         debugger.type("y = 7")
         debugger.type("c", "end")
-    assert docker_site.wait(run)["exit"]["code"] == 0
+        assert docker_site.wait(run)["exit"]["code"] == 0
+        (profile,) = (f["name"] for f in client.files(jid_of(run)))
+        with client.open_file(jid_of(run), profile) as file:
+            assert b"<module> (<string>:1) " in file.read()
     assert docker_site.output(run).body == b"result 7\n"
+    task = {"name": "main", "command": ["true"], "image": BASE, "memoryMb": 64}
+    refused = {**spec([]), "roles": [task], "profile": "mem"}
+    body = json.dumps({"reqId": "p" * 12, "run": refused}).encode()
+    answer = docker_site.ask("POST", "/api/run-simulation", body)
+    assert answer.code == 400 and "containers of their own" in answer.json()["error"], answer
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")

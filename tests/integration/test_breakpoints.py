@@ -114,12 +114,15 @@ def test_a_job_that_nobody_debugs_continues_and_output_is_bounded(
     assert client.debug_list() == {"stops": [], "notes": []}
 
 
-def test_an_operator_turns_remote_debugging_off(
+def test_an_operator_turns_remote_debugging_and_profiles_off(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
-    site = make_site("debugger.allowed=no")
+    site = make_site("debugger.allowed=no", "profiler.allowed=no")
     site.start()
     run = shell("true", env={"JOBSCRIBE_DEBUG": "breakpoint"})
     body = json.dumps({"reqId": "a" * 12, "run": run}).encode()
     answer = site.ask("POST", "/api/run-simulation", body)
     assert answer.code == 403 and "turned off" in answer.json()["error"], answer
+    body = json.dumps({"reqId": "b" * 12, "run": shell("true", profile="mem")}).encode()
+    answer = site.ask("POST", "/api/run-simulation", body)
+    assert answer.code == 403 and "profiler.allowed" in answer.json()["error"], answer

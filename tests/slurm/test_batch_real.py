@@ -274,14 +274,18 @@ def _read(path: Path) -> bytes:
 
 
 async def test_a_breakpoint_on_a_node_is_reached_by_a_step_of_its_job(batch_site: Ground) -> None:
-    """The socket is on the node; the agent, on the login node, is not."""
+    """The socket is on the node; the agent, on the login node, is not. The job has a profile, too."""
     batch = await batch_site.agent()
     token = batch_site.token()
-    program = "y = 6\nbreakpoint()\nprint('result', y, flush=True)"
+    program = (
+        "y = 6\nbreakpoint()\nfor _ in range(5): sum(range(10**6))\nprint('result', y, flush=True)"
+    )
     batch.launch(
         token,
         batch_site.spec(
-            f'exec {sys.executable} -c "{program}"', env={"JOBSCRIBE_DEBUG": "breakpoint"}
+            f'exec {sys.executable} -c "{program}"',
+            env={"JOBSCRIBE_DEBUG": "breakpoint"},
+            profile="cpu",
         ),
     )
     log = Log("agent", Redactor(), Direct())
@@ -314,3 +318,5 @@ async def test_a_breakpoint_on_a_node_is_reached_by_a_step_of_its_job(batch_site
     sessions.close("the test ends")
     assert end.exit is not None and end.exit.code == 0
     assert batch_site.evidence(token, "stdout.log").read_text() == "result 7\n"
+    (profile,) = batch_site.root.rglob("run/jobscribe-profiles/*/cpu-sampler-*.collapsed")
+    assert "<module> (<string>:1) " in profile.read_text()

@@ -152,6 +152,8 @@ def with_hash(spec: RunSpec) -> RunSpec:
         matters = (*matters, spec.data)
     if spec.roles:
         matters = (*matters, spec.roles)
+    if isinstance(spec.profile, str):
+        matters = (*matters, {"profile": spec.profile})
     digest = hashlib.blake2b(
         msgspec.json.encode(matters, order="deterministic"), digest_size=16
     ).hexdigest()

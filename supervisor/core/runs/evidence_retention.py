@@ -19,12 +19,15 @@ class Verdict(enum.StrEnum):
 
 
 class EvidenceRules(NamedTuple):
-    """Wall times. What ended before goes; None: never. superseded: of earlier runs of a job."""
+    """Wall times. What ended before goes; None: never. superseded: of earlier runs of a job.
+    profiles: in run directories.
+    """
 
     scripts: float | None
     outputs: float | None
     superseded: float | None
     cores: float | None = None
+    profiles: float | None = None
 
     @property
     def newest(self) -> float:
@@ -80,6 +83,16 @@ def cores_expired(
     of_cores = EvidenceRules(scripts=rules.cores, outputs=None, superseded=None)
     word = verdict(token, job, of_cores, acknowledged=acknowledged, changed_at=changed_at)
     return word is Verdict.REDUCE
+
+
+def profiles_expired(
+    token: Token, job: JobFacts | None, rules: EvidenceRules, *, changed_at: float
+) -> bool:
+    """Return whether the profiles of this execution are too old. For the arguments see `verdict`."""
+    if rules.profiles is None or job is None or job.busy or token.serial > job.serial:
+        return False
+    ended_at = changed_at if token.serial < job.serial else job.ended_at
+    return ended_at is not None and ended_at < rules.profiles
 
 
 def _after(ended_at: float, *, remove: float | None, reduce: float | None) -> Verdict:

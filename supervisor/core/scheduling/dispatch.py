@@ -92,6 +92,7 @@ def _plain_spec(tx: Transaction, run: Run, key: AgentKey) -> TaskSpec:
         grace_secs=spec.grace_secs,
         core_bytes=spec.core_bytes,
         batch=_batch_request(tx, run, key.host),
+        profile=spec.profile,
     )
 
 
@@ -186,6 +187,7 @@ def _task_spec(
         else (),
         batch=_batch_request(tx, run, place.host),
         box=msgspec.UNSET if box is None else box,
+        profile=spec.profile,
     )
 
 

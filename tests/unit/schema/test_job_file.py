@@ -87,6 +87,7 @@ def test_every_field_of_a_run_is_defined_or_left_out_on_purpose() -> None:
     left_out = {
         "uid", "simulation_id", "simulation_type", "compute_model", "data", "wrap", "core_bytes",
         "compute_job_hash", "at_once", "active_plan", "config", "registry_login", "cloned_from",
+            "profile",
     }  # fmt: skip
     assert set(RunSpec.__struct_fields__) == defined | left_out
     role, default = runs(FULL)[0].roles[0], TaskRole(name="", command=())

@@ -13,9 +13,9 @@ def _run_hidden() -> None:
     from importlib.util import module_from_spec
 
     here = os.path.dirname(os.path.abspath(__file__))
-    spec = PathFinder.find_spec(
-        "sitecustomize", [p for p in sys.path if os.path.abspath(p or ".") != here]
-    )
+    paths = [os.path.abspath(p or ".") for p in sys.path]
+    behind = sys.path[paths.index(here) + 1 :] if here in paths else []
+    spec = PathFinder.find_spec("sitecustomize", behind)
     if spec is None or spec.loader is None:
         return
     module = module_from_spec(spec)

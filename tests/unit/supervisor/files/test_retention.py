@@ -231,6 +231,7 @@ async def test_a_pass_removes_what_the_rules_allow_and_a_dry_run_only_says_so(
             "evidence": (2, 2 * 6),
             "scripts": (1, 2),
             "cores": (1, 2),
+            "profiles": (0, 0),
             "agentLogs": (0, 0),
             "records": (0, 0),
         }
@@ -241,6 +242,41 @@ async def test_a_pass_removes_what_the_rules_allow_and_a_dry_run_only_says_so(
     again = await s.sweep()
     assert not any(r.count for r in again.kinds.values()) and again.inspected == 5
     assert s.total.kinds["evidence"].count == 2 and (agent / "agent.log").exists()
+    await s.close()
+
+
+async def test_old_profiles_go_and_links_of_the_user_are_not_followed(tmp_path: Path) -> None:
+    agent, users = tmp_path / "agent" / "local.parallel.EvidUse1@localhost", tmp_path / "user"
+    old, role, young, link = (token(n, NOW - days * DAY) for n, days in enumerate((40, 40, 3, 40)))
+    rows = [row(t, ended_at=t.serial + 9.0) for t in (old, role, young, link)]
+    runs, folders = {}, {}
+    for t in (old, role, young, link):
+        fill(agent / "run", t.name)
+        (agent / "run" / t.name / "profiled").touch()
+        run_dir = users / "EvidUse1" / "command" / t.jid.split("-")[1] / "command"
+        runs[t.jid] = SimpleNamespace(
+            run_dir=str(run_dir), spec=SimpleNamespace(roles=(1,) if t is role else ())
+        )
+        inside = run_dir / "main" / "0" if t is role else run_dir
+        folders[t.name] = inside / "jobscribe-profiles" / f"{t.serial}-1-main-0"
+        fill(folders[t.name].parent, folders[t.name].name)
+    victim = fill(tmp_path, "victim")
+    above = folders[link.name].parent
+    above.rename(tmp_path / "moved")
+    above.symlink_to(victim.parent)
+    (tmp_path / folders[link.name].name).symlink_to(victim)
+    s = sweeper(tmp_path, rows, scripts_secs=None)
+    s._engine.durable = lambda jid: SimpleNamespace(job=SimpleNamespace(run=runs[jid]))
+    planned = await s.sweep(dry_run=True)
+    assert all(f.exists() for f in folders.values())
+    done = await s.sweep(at_once=True)
+    assert planned.kinds["profiles"] == done.kinds["profiles"] and done.failed == 0
+    assert done.kinds["profiles"].count == 3  # the one behind the link is gone for its user
+    there = {t: folders[t.name].exists() for t in (old, role, young)}
+    assert there == {old: False, role: False, young: True}
+    assert len(list(victim.iterdir())) == 5 and len(list((tmp_path / "moved").iterdir())) == 1
+    assert [(agent / "run" / t.name / "profiled").exists() for t in (old, young)] == [False, True]
+    assert (await s.sweep()).kinds["profiles"].count == 0
     await s.close()
 
 

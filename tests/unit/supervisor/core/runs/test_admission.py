@@ -224,6 +224,7 @@ def test_hash_given_is_kept_and_hash_made_depends_on_what_matters(kit):
         kit.spec(command=("true", "x")),
         kit.spec(env={"A": "1", "B": "2"}, simulation_type="myapp"),
         kit.spec(env={"A": "1", "B": "2"}, compute_model="heat"),
+        kit.spec(env={"A": "1", "B": "2"}, profile="cpu"),
     ]
     hashes = {with_hash(s).compute_job_hash for s in others} | {one.compute_job_hash}
     assert len(hashes) == len(others) + 1

@@ -9,6 +9,7 @@ from jobscribe.supervisor.core.runs.evidence_retention import (
     EvidenceRules,
     JobFacts,
     Verdict,
+    profiles_expired,
     token_of,
     too_young,
     verdict,
@@ -81,3 +82,20 @@ def test_names_of_folders_are_tokens_or_nothing() -> None:
         assert token_of(token.name) == token
     for name in (".used", ".going-x", "EvidUse1-simAAA01-model-1-1-main", "a-b-c-01-1-main-0", ""):
         assert token_of(name) is None
+
+
+def test_profiles_go_by_the_end_of_their_run() -> None:
+    rules = EvidenceRules(None, None, None, profiles=2000.0)
+    for job, changed_at, expected in (
+        (facts(ended_at=1999.0), 9e9, True),
+        (facts(ended_at=2000.0), 0.0, False),
+        (facts(ended_at=None), 0.0, False),
+        (facts(ended_at=1.0, busy=True), 0.0, False),
+        (facts(1001, 9e9), 1999.0, True),
+        (facts(1001, 9e9), 2000.0, False),
+        (facts(999, 1.0), 1.0, False),
+        (None, 0.0, False),
+    ):
+        assert profiles_expired(TOKEN, job, rules, changed_at=changed_at) is expected, job
+        assert not profiles_expired(TOKEN, job, NEVER, changed_at=changed_at)
+    assert not too_young(TOKEN, rules) and too_young(TOKEN, NEVER)
