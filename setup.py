@@ -74,6 +74,8 @@ EXTRAS = {
     "heat": ["numpy>=2"],
     "oidc": ["authlib>=1.9", "joserfc>=1.6.8", "requests>=2.32"],
     "pam": ["pamela>=1.2"],
+    # stacks and profiles of running jobs; beside agents, or in the environments of jobs
+    "profile": ["py-spy>=0.4.1"],
     "sbatch": ["asyncssh>=2.24", "bcrypt>=4"],
     "test": [
         "asyncssh>=2.24",
@@ -86,6 +88,7 @@ EXTRAS = {
         "numpy>=2",
         "pamela>=1.2",
         "playwright>=1.50",
+        "py-spy>=0.4.1",
         "pytest>=8.3",
         "pytest-asyncio>=1.2",
         "pytest-timeout>=2.3",

@@ -26,6 +26,7 @@ from ..ids import (
     Tag,
     Uid,
 )
+from ..jobs.inspection import Program
 from ..jobs.registry_login import LoginRef, RegistryLogin
 from ..jobs.roles import MAX_ROLES, After, Retry, TaskRole
 from ..jobs.status import Kind, Status
@@ -290,6 +291,7 @@ class ShellOpen(_Request, frozen=True, kw_only=True):
     """Open a shell in a task (messages.OpenShell). attempt: 0 for the latest.
 
     shell_id: chosen by the client. A repeated request with the same id returns the same shell.
+    program: runs instead of the shell, with the same rules.
     """
 
     uid: Uid
@@ -301,6 +303,7 @@ class ShellOpen(_Request, frozen=True, kw_only=True):
     term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")] = "dumb"
     rows: Cells = 24
     cols: Cells = 80
+    program: Program | None = None
 
 
 class ShellUse(_Request, frozen=True, kw_only=True):
