@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "debug": ("", "debug", "Debug Python code in running jobs, or before it runs as a job."),
+    "profile": ("", "profile", "Record profiles of jobs."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
     "secret": ("", "secret", "Rotate secrets without a restart; list them."),
@@ -151,6 +152,18 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "debug.serial",
             "serial",
             "Find what prevents a Python object from being sent to a job.",
+        ),
+        "stack": (
+            "debug.stack",
+            "stack",
+            "Print the stacks of all processes of a running task.",
+        ),
+    },
+    "profile": {
+        "record": (
+            "profile.record",
+            "record",
+            "Record a CPU profile of a running task with py-spy.",
         ),
     },
     "auth": {

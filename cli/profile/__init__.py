@@ -1,0 +1,1 @@
+"""`jobscribe profile`: profiles of jobs."""
