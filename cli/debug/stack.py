@@ -1,17 +1,19 @@
 """`jobscribe debug stack`: the stacks of all processes of a running task."""
 
+import contextlib
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import click
+import msgspec
 
-from ...protocol.jobs.inspection import Program
+from ...protocol.jobs.inspection import ProcessStacks, Program, Thread
 from ...schema.jobs.withheld import Withholding
 from ..session.inspection import Inspection, select
 from ..session.job_names import resolve_job
-from ..session.session import command, session
+from ..session.session import Session, command, session
 from ..terminal.quantities import duration
 
 _COMMAND_CHARS = 200
@@ -32,71 +34,80 @@ def stack(name: str, task: str | None, native: bool) -> None:
     jid = resolve_job(s, name)
     chosen, attempt = select(s, jid, task)
     inspection = Inspection(s, jid, chosen, attempt, Program(name="stacks", native=native))
-    began, found, end = time.monotonic(), [], None
     try:
-        for record in inspection.records():
-            match record:
-                case {"type": "process"}:
-                    found.append(_redacted(record))
-                case {"type": "end"}:
-                    end = record
-                case _:
-                    s.screen.progress(
-                        f"{len(found)} processes inspected", time.monotonic() - began
-                    )
+        found, end = _collected(s, inspection)
     except BaseException:
         inspection.hang_up()
         raise
     if end is None:
         raise inspection.lost()
-    about = {"computeJid": jid, "role": chosen["role"], "index": chosen["index"]}
     if s.screen.json:
+        about = {"computeJid": jid, "role": chosen["role"], "index": chosen["index"]}
+        processes = [{**msgspec.to_builtins(p), "command": command_line(p)} for p in found]
         s.screen.value(
             "jobscribe.debug.stack/1",
-            {**about, "host": chosen["host"], "attempt": attempt, "processes": found},
+            {**about, "host": chosen["host"], "attempt": attempt, "processes": processes},
         )
     else:
-        s.screen.line(
-            f"task {chosen['role']}/{chosen['index']} of {jid} on {chosen['host']}:"
-            f" {end.get('processes')} processes"
-        )
-        for line in (line for record in found for line in process_lines(record)):
+        task_ = f"task {chosen['role']}/{chosen['index']} of {jid} on {chosen['host']}"
+        s.screen.line(f"{task_}: {end.get('processes')} processes")
+        for line in (line for process in found for line in process_lines(process)):
             s.screen.line(line)
         if end.get("shown") != end.get("processes"):
             s.screen.message(f"only the first {end.get('shown')} were inspected")
-    if any(p["python"] for p in found) and not any(p["python"] and p["method"] for p in found):
+    if any(p.python for p in found) and not any(p.python and p.method for p in found):
         raise SystemExit(1)
 
 
-def _redacted(record: dict[str, Any]) -> dict[str, Any]:
-    words: Sequence[Any] = record.get("command") or ()
-    line = Withholding().line(shlex.join(map(str, words)))
-    return {**{k: v for k, v in record.items() if k != "type"}, "command": line}
+def _collected(
+    s: Session, inspection: Inspection
+) -> tuple[list[ProcessStacks], dict[str, Any] | None]:
+    """Return the processes, and the last record. Raises ClientError."""
+    began, end = time.monotonic(), None
+    found: list[ProcessStacks] = []
+    for record in inspection.records():
+        match record:
+            case {"type": "process"}:
+                with contextlib.suppress(msgspec.ValidationError):
+                    found.append(msgspec.convert(record, ProcessStacks))
+            case {"type": "end"}:
+                end = record
+        s.screen.progress(f"{len(found)} processes inspected", time.monotonic() - began)
+    return found, end
 
 
-def process_lines(record: dict[str, Any]) -> Iterator[str]:
+def command_line(process: ProcessStacks) -> str:
+    """Return the command line of a process without values that look like secrets."""
+    return Withholding().line(shlex.join(process.command))
+
+
+def process_lines(process: ProcessStacks) -> Iterator[str]:
     """Yield the text of a process."""
-    command_ = record["command"] or f"[{record['name']}]"
+    command_ = command_line(process) or f"[{process.name}]"
     more = "..." if len(command_) > _COMMAND_CHARS else ""
     yield ""
-    yield f"pid {record['pid']}  {command_[:_COMMAND_CHARS]}{more}"
-    state = [record["stateText"], f"{duration(record['cpuSecs'])} of CPU time"]
-    if record["frozen"]:
+    yield f"pid {process.pid}  {command_[:_COMMAND_CHARS]}{more}"
+    state = [process.state_text, f"{duration(process.cpu_secs)} of CPU time"]
+    if process.frozen:
         state.insert(0, "frozen")
-    if record["waitsIn"]:
-        state.append(f"waits in {record['waitsIn']}")
-    if record["method"]:
-        state.append(f"read by {record['method']}")
+    if process.waits_in:
+        state.append(f"waits in {process.waits_in}")
+    if process.method:
+        state.append(f"read by {process.method}")
     yield f"  {', '.join(state)}"
-    for failure in record["failed"]:
-        remedy = f"; {failure['remedy']}" if failure["remedy"] else ""
-        yield f"  not by {failure['method']}: {failure['reason']}{remedy}"
-    for thread in record["threads"]:
-        marks = [m for m, on in (("runs", thread["active"]), ("has the GIL", thread["gil"])) if on]
-        shown = f" ({', '.join(marks)})" if marks else ""
-        yield f"  thread {thread['id']} {thread['name']}{shown}"
-        for frame in thread["frames"]:
-            line = f":{frame['line']}" if frame["line"] else ""
-            yield f"    {frame['function']}  {frame['file']}{line}"
-    for line in record["text"].splitlines():
+    for failure in process.failed:
+        remedy = f"; {failure.remedy}" if failure.remedy else ""
+        yield f"  not by {failure.method}: {failure.reason}{remedy}"
+    for thread in process.threads:
+        yield from _thread_lines(thread)
+    for line in process.text.splitlines():
         yield f"    {line}"
+
+
+def _thread_lines(thread: Thread) -> Iterator[str]:
+    marks = [m for m, on in (("runs", thread.active), ("has the GIL", thread.gil)) if on]
+    shown = f" ({', '.join(marks)})" if marks else ""
+    yield f"  thread {thread.id} {thread.name}{shown}"
+    for frame in thread.frames:
+        line = f":{frame.line}" if frame.line else ""
+        yield f"    {frame.function}  {frame.file}{line}"

@@ -23,9 +23,9 @@ class Recording:
         for line in text.splitlines():
             frames, _, count = line.rpartition(" ")
             stack = tuple(frames.split(";")[:MOST_FRAMES])
-            if frames and count.isascii() and count.isdigit() and len(count) < 12:
-                if stack in self.stacks or len(self.stacks) < MOST_STACKS:
-                    self.stacks[stack] += int(count)
+            counted = frames and count.isascii() and count.isdigit() and len(count) < 12
+            if counted and (stack in self.stacks or len(self.stacks) < MOST_STACKS):
+                self.stacks[stack] += int(count)
 
     @property
     def samples(self) -> int:

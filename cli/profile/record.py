@@ -135,7 +135,9 @@ def _write(path: Path, text: str) -> None:
         with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as e:
-        raise click.ClickException(f"cannot write {path}: {e.strerror}; choose another --output") from None
+        raise click.ClickException(
+            f"cannot write {path}: {e.strerror}; choose another --output"
+        ) from None
 
 
 def _report(
@@ -154,7 +156,9 @@ def _report(
         return
     s.screen.line(f"{path}: {recording.samples} samples")
     if not recording.samples:
-        s.screen.message("the processes used no CPU time; 'jobscribe debug stack' shows where they wait")
+        s.screen.message(
+            "the processes used no CPU time; 'jobscribe debug stack' shows where they wait"
+        )
     if over:
         s.screen.message(
             "the task ended, or the recording was lost, before its time was over: the file has what"

@@ -71,8 +71,8 @@ class Inspection:
             program=program,
         )["shellId"]
 
-    def records(self) -> Iterator[dict[str, Any] | None]:
-        """Yield what the program sends, and None after each wait, until its end. Raises ClientError."""
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Yield what the program sends, and an empty record after each wait, until its end. Raises ClientError."""
         offset, kept = 0, b""
         while not self.last:
             answer = self._client.use_shell(
@@ -89,7 +89,7 @@ class Inspection:
             if answer["end"]:
                 self.last = answer
                 yield from self._parsed(kept)
-            yield None
+            yield {}
 
     def hang_up(self) -> None:
         """End the program."""

@@ -55,7 +55,11 @@ def record(token: str, secs: int, rate: int, native: bool) -> int:
         done = max(done + slice_ if why is None else done + 1, int(time.monotonic() - began))
     if first:
         return _failed(
-            Failure("py-spy", "no Python process of the task runs", "jobscribe debug stack shows what runs")
+            Failure(
+                "py-spy",
+                "no Python process of the task runs",
+                "jobscribe debug stack shows what runs",
+            )
         )
     send("end", over=done < secs or not processes.of_execution(token), secs=min(done, secs))
     return 0

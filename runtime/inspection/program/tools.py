@@ -5,6 +5,7 @@ Python 3.8 or later, standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -18,7 +19,9 @@ from .processes import Process
 #: Seconds after which the guard has found what a killed tool left behind.
 _REPAIR_SECS = 0.5
 _ERROR_CHARS = 300
-_REFUSED = re.compile(r"permission denied|operation not permitted|EPERM|EACCES|os error (1|13)\b", re.I)
+_REFUSED = re.compile(
+    r"permission denied|operation not permitted|EPERM|EACCES|os error (1|13)\b", re.I
+)
 
 
 class Failure(NamedTuple):
@@ -163,10 +166,8 @@ def _refusal(process: Process) -> tuple[str, str]:
 
 
 def _kill(pid: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.kill(pid, number)
-    except OSError:
-        pass
 
 
 def _text(data: bytes) -> str:
