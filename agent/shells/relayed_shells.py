@@ -8,6 +8,8 @@ with it. The programs for stacks and profiles start in the same way, without the
 import os
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, execution_log_ids
 from ...protocol.wire.messages import OpenShell, ShellIo, ShellOutput
@@ -47,7 +49,7 @@ class Shells:
         self._table.close()
 
     async def _start(self, op: OpenShell, session: ShellSession) -> PtyProcess:
-        if op.program is None:
+        if isinstance(op.program, msgspec.UnsetType):
             argv, env = _entered_script(self._evidence, op.token, self._enter)
         else:
             prefix, env = self._enter(op.token)
@@ -59,7 +61,7 @@ class Shells:
             )
         except OSError as e:
             raise Refusal("agentUnavailable", f"cannot start a shell: {e.strerror}") from None
-        what = "shell" if op.program is None else op.program.name
+        what = "shell" if isinstance(op.program, msgspec.UnsetType) else op.program.name
         self._log.bound(**execution_log_ids(op.token))("{} {} starts", what, op.shell_id[:4])
         return process
 

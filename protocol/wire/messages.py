@@ -407,7 +407,7 @@ class OpenShell(_Message, frozen=True, kw_only=True, tag="open_shell"):
     term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")] = "dumb"
     rows: Cells = 24
     cols: Cells = 80
-    program: Program | None = None
+    program: Program | msgspec.UnsetType = msgspec.UNSET
 
 
 class ShellIo(_Message, frozen=True, kw_only=True, tag="shell_io"):

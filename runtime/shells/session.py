@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.wire.messages import RELAY_BYTES, OpenShell, ShellIo, ShellOutput
@@ -184,7 +186,9 @@ class ShellTable:
                     "tooManyRequests",
                     f"{MAX_SHELLS} shells are open here already; leave one of them, then try again",
                 )
-            session = self._shells[op.shell_id] = ShellSession(op.token, typed=op.program is None)
+            session = self._shells[op.shell_id] = ShellSession(
+                op.token, typed=op.program is msgspec.UNSET
+            )
             try:
                 session.attach(await self._start(op, session))
             except BaseException:

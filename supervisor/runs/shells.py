@@ -121,7 +121,7 @@ class Shells:
             term=request.term,
             rows=request.rows,
             cols=request.cols,
-            program=request.program,
+            program=msgspec.UNSET if request.program is None else request.program,
         )
         try:
             await shell.driver.shell(shell.place, op)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, Token, execution_log_ids
 from ....protocol.wire.messages import OpenShell, ShellIo, ShellOutput
@@ -108,7 +110,7 @@ class ContainerShells:
         try:
             container, release = await self._container(place, op, engine, files)
             command = ["/bin/sh", f"{files.evidence(token)}/{SCRIPT}", "--shell"]
-            if op.program is not None:
+            if not isinstance(op.program, msgspec.UnsetType):
                 command = command_line(op.program, token, here=False)
             try:
                 terminal = await ExecTerminal.start(
@@ -122,7 +124,7 @@ class ContainerShells:
         terminal.resize(op.rows, op.cols)
         self._terminals[terminal] = token
         self._spawn(self._follow(terminal, release))
-        what = "shell" if op.program is None else op.program.name
+        what = "shell" if isinstance(op.program, msgspec.UnsetType) else op.program.name
         self._log.bound(**execution_log_ids(token))("{} {} starts", what, op.shell_id[:4])
         return terminal
 
@@ -138,7 +140,7 @@ class ContainerShells:
             raise Refusal("notHere", _MISSING)
         if known["State"].get("Running"):
             return id_, lambda: None
-        if op.program is not None:
+        if not isinstance(op.program, msgspec.UnsetType):
             raise Refusal("notReady", "the task's container does not run; a running one is needed")
         if await asyncio.to_thread(files.settled_until, op.token) is None:
             raise Refusal("agentUnavailable", "the task is about to start or to end; try again")

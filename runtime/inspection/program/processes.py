@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 #: Variable with the token of its execution in each process.
 MARK = b"JOBSCRIBE_TOKEN"
+#: States of proc(5): ended; stopped, by a signal or by a debugger; in a wait that no signal ends.
+OVER, STOPPED = frozenset("ZX"), frozenset("Tt")
+STOPPED_BY_SIGNAL, UNINTERRUPTIBLE = "T", "D"
 #: Limit of bytes read of a file in /proc.
 _BYTES = 1 << 20
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]*\Z")
@@ -60,7 +63,7 @@ def find(pid: int) -> Process | None:
 def is_same(process: Process) -> bool:
     """Return whether the process lives. A zombie does not."""
     now = find(process.pid)
-    return now is not None and now.start == process.start and now.state not in "ZX"
+    return now is not None and now.start == process.start and now.state not in OVER
 
 
 def of_execution(token: str) -> list[Process]:

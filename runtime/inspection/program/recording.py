@@ -17,7 +17,7 @@ import zlib
 
 from . import processes, tools
 from .output import send
-from .processes import Process
+from .processes import OVER, Process
 from .tools import Failure, Guard, Result
 
 #: Length of a slice (seconds), Python processes that are recorded with their children, and bytes of a
@@ -73,7 +73,7 @@ def _failed(why: Failure) -> int:
 def _roots(found: list[Process]) -> list[Process]:
     """Return the Python processes without a Python process above them."""
     known = {p.pid: p for p in found}
-    pythons = {p.pid for p in found if p.state not in "ZX" and processes.is_python(p)}
+    pythons = {p.pid for p in found if p.state not in OVER and processes.is_python(p)}
 
     def below(process: Process) -> bool:
         at, seen = known.get(process.parent), 0

@@ -18,7 +18,7 @@ from typing import Any
 
 from . import processes, tools
 from .output import send
-from .processes import Process
+from .processes import OVER, STOPPED, UNINTERRUPTIBLE, Process
 from .tools import Failure, Guard
 
 #: Processes that are inspected; time limit of a tool for one process, and of a faulthandler.
@@ -84,7 +84,7 @@ def _show(process: Process, all_: list[Process], guard: Guard | None) -> None:
         "text": "",
     }
     failed: list[Failure] = []
-    if process.state not in "ZX":
+    if process.state not in OVER:
         for method in (_pyspy, _faulthandler, _gdb) if python else (_gdb,):
             got = method(process, all_, guard)
             if isinstance(got, dict):
@@ -100,7 +100,7 @@ def _pyspy(process: Process, all_: list[Process], guard: Guard | None) -> dict[s
     program = processes.program("py-spy", [process, *all_])
     if program is None:
         return _NO_PYSPY
-    native = guard is not None and process.state not in "DTt"
+    native = guard is not None and process.state not in STOPPED | {UNINTERRUPTIBLE}
     how = ["--native"] if native else ["--nonblocking"]
     for _ in range(_TRIES):
         argv = [program, "dump", "--json", *how, "--pid", str(process.pid)]
@@ -141,7 +141,7 @@ def _faulthandler(
     path = handler_file(process)
     if path is None:
         return _NO_HANDLER
-    if process.state in "Tt" or processes.is_frozen(process.pid):
+    if process.state in STOPPED or processes.is_frozen(process.pid):
         return _STOPPED
     try:
         os.truncate(path, 0)
@@ -182,7 +182,7 @@ def _gdb(process: Process, all_: list[Process], guard: Guard | None) -> dict[str
     program = processes.program("gdb", [])
     if program is None:
         return _NO_GDB
-    if process.state == "D" or processes.is_frozen(process.pid):
+    if process.state == UNINTERRUPTIBLE or processes.is_frozen(process.pid):
         return _IN_KERNEL
     script = ("set pagination off", "set auto-load off", "thread apply all bt 100")
     words = [w for line in script for w in ("-ex", line)]

@@ -14,7 +14,7 @@ import time
 from typing import NamedTuple
 
 from . import processes
-from .processes import Process
+from .processes import OVER, STOPPED, STOPPED_BY_SIGNAL, Process
 
 #: Seconds after which the guard has found what a killed tool left behind.
 _REPAIR_SECS = 0.5
@@ -47,7 +47,7 @@ class Guard:
     """
 
     def __init__(self, targets: list[Process]) -> None:
-        self._targets = [p for p in targets if p.state not in "TtZX"]
+        self._targets = [p for p in targets if p.state not in STOPPED | OVER]
         self._write = self._child = -1
 
     def __enter__(self) -> Guard:
@@ -86,7 +86,7 @@ class Guard:
         while time.monotonic() < until:
             for target in self._targets:
                 now = processes.find(target.pid)
-                if now is not None and now.start == target.start and now.state == "T":
+                if now is not None and now.start == target.start and now.state == STOPPED_BY_SIGNAL:
                     _kill(target.pid, signal.SIGCONT)
             time.sleep(0.05)
 
