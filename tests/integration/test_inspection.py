@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inspected_program import Recorders
 from shell_user import client_of
 from supervisor_process import PYTHON_PATH, SupervisorProcess, jid_of, spec, until
 
@@ -102,27 +103,21 @@ def test_a_running_job_is_inspected_and_goes_on(make_site: Make, tmp_path: Path)
     assert recorded(site.place / "one") > 5
     assert "exists" in types(site, *record, "one", code=2)[1]
 
+    recorders = Recorders(python["pid"])
     meanwhile = starts(site, *record, "two", "--seconds", "600")
-    with client_of(site, ANN) as ann, client_of(site, BOB) as bob:
+    with client_of(site, BOB) as bob:
         refusals = []
         for name in (jid, f"{ANN}-abcdefgh-command"):
             with pytest.raises(ClientError) as hidden:
                 bob.open_shell(name, program=Program(name="stacks"))
             refusals.append((hidden.value.code, hidden.value.sentence.replace(name, "JID")))
         assert refusals[0] == refusals[1]
-
-        def is_full() -> bool:
-            """The first recording has begun."""
-            try:
-                opened = ann.open_shell(jid, program=Program(name="profile"))
-            except ClientError as e:
-                return e.code == "tooManyRequests" and "debugger.recordings" in e.sentence
-            ann.use_shell(jid, opened["shellId"], close=True)
-            return False
-
-        until(is_full, "the limit of recordings")
+    until(recorders, "the recording begins")
+    asked = {"uid": ANN, "computeJid": jid, "shellId": "s" * 32, "program": {"name": "profile"}}
+    full = site.ask("POST", "/api/shell-open", json.dumps(asked).encode())
+    assert full.code == 429 and b"debugger.recordings" in full.body, full
     # its first slice is complete when the next one begins
-    until(lambda: len(recorders(python["pid"])) > 1, "a second slice")
+    until(lambda: recorders() > 1, "a second slice")
     go.touch()
     _, said = meanwhile.communicate(timeout=100)
     assert meanwhile.returncode == 0 and "the task ended" in said, said
@@ -133,18 +128,3 @@ def test_a_running_job_is_inspected_and_goes_on(make_site: Make, tmp_path: Path)
     events = [e["event"] for e in site.post("audit")["events"]]
     programs = [e.get("program") for e in events if e["type"] == "ShellOpened"]
     assert programs.count("stacks") == 2 and "profile" in programs, programs
-
-
-_seen: set[int] = set()
-
-
-def recorders(pid: int) -> set[int]:
-    """Return all processes of py-spy seen so far that record this process."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"record" in words and str(pid).encode() in words:
-            _seen.add(int(folder.name))
-    return _seen
