@@ -16,7 +16,7 @@ if child == 0:
         time.sleep(1000)
 def computes():
     while not os.path.exists(sys.argv[1]):
-        sum(range(20000))
+        sum(range(60000))
         time.sleep(0.004)
 print("begun", flush=True)
 computes()
