@@ -289,7 +289,9 @@ def test_a_configuration_of_openpai_runs_and_its_files_come_and_go(
 
 def test_a_task_on_a_node_is_inspected(observed: SlurmSupervisor, tmp_path: Path) -> None:
     """Also the processes of another step of the job. A profile of a job that ends meanwhile."""
-    run = observed.gang(role("main", f"srun --overlap --ntasks=1 /bin/sh -c '{QUOTED}'"), batch={"nodes": 1})
+    run = observed.gang(
+        role("main", f"srun --overlap --ntasks=1 /bin/sh -c '{QUOTED}'"), batch={"nodes": 1}
+    )
     observed.site.submit(run)
     observed.running(run)
     give_pyspy(observed.where(run))

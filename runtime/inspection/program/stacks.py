@@ -56,13 +56,15 @@ _NOT_ASKED = Failure("gdb", "not asked for", "--native also prints frames of C")
 def show(token: str, native: bool) -> int:
     """Send a record of each process. Return the exit code."""
     found = processes.of_execution(token)
-    for process in found[:MOST_PROCESSES]:
-        if native:
-            with Guard([process]) as guard:
+    shown = found[:MOST_PROCESSES]
+    if native:
+        with Guard(shown) as guard:
+            for process in shown:
                 _show(process, found, guard)
-        else:
+    else:
+        for process in shown:
             _show(process, found, None)
-    send("end", processes=len(found), shown=min(len(found), MOST_PROCESSES))
+    send("end", processes=len(found), shown=len(shown))
     return 0
 
 

@@ -18,6 +18,8 @@ from .processes import OVER, STOPPED, STOPPED_BY_SIGNAL, Process
 
 #: Seconds after which the guard has found what a killed tool left behind.
 _REPAIR_SECS = 0.5
+#: Seconds that a killed tool may take to end.
+_KILLED_SECS = 1.0
 _ERROR_CHARS = 300
 _REFUSED = re.compile(
     r"permission denied|operation not permitted|EPERM|EACCES|os error (1|13)\b", re.I
@@ -110,6 +112,11 @@ def run(argv: list[str], secs: float, guard: Guard | None = None) -> Result:
         output, error = process.communicate(timeout=secs)
     except subprocess.TimeoutExpired:
         process.kill()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_KILLED_SECS)
         return Result(None, "", f"no answer within {secs:g} s")
     return Result(process.returncode, _text(output), _text(error))
 
