@@ -125,6 +125,13 @@ def test_a_running_job_is_inspected_and_goes_on(make_site: Make, tmp_path: Path)
     ended = site.wait(run)
     assert ended["exit"]["code"] == 3, ended
     assert "no task of" in types(site, "debug", "stack", jid, "--uid", ANN, code=125)[1]
+    asked["program"] = {"name": "stacks"}
+    late = site.ask("POST", "/api/shell-open", json.dumps(asked).encode())
+    assert late.json()["code"] == "notReady" and b"has ended" in late.body, late
+    bad = site.ask(
+        "POST", "/api/shell-open", json.dumps({**asked, "program": {"name": "sh"}}).encode()
+    )
+    assert bad.json()["code"] == "badRequest", bad
     events = [e["event"] for e in site.post("audit")["events"]]
     programs = [e.get("program") for e in events if e["type"] == "ShellOpened"]
     assert programs.count("stacks") == 2 and "profile" in programs, programs
