@@ -75,9 +75,7 @@ class Inspection:
         """Yield what the program sends, and an empty record after each wait, until its end. Raises ClientError."""
         offset, kept = 0, b""
         while not self.last:
-            answer = self._client.use_shell(
-                self._jid, self._id, offset=offset, limit=RELAY_BYTES, wait_secs=_WAIT_SECS
-            )
+            answer = self._next(offset)
             data = base64.b64decode(answer["data"])
             offset = answer["offset"] + len(data)
             *lines, kept = (kept + data).split(b"\n")
@@ -90,6 +88,20 @@ class Inspection:
                 self.last = answer
                 yield from self._parsed(kept)
             yield {}
+
+    def _next(self, offset: int) -> dict[str, Any]:
+        from ...client.api.errors import ClientError
+
+        try:
+            return self._client.use_shell(
+                self._jid, self._id, offset=offset, limit=RELAY_BYTES, wait_secs=_WAIT_SECS
+            )
+        except ClientError as e:
+            if e.code != "notFound":
+                raise
+            raise _lost(
+                "supervisor or agent was restarted; the job goes on", "Run the command again"
+            ) from None
 
     def hang_up(self) -> None:
         """End the program."""
