@@ -76,6 +76,8 @@ EXTRAS = {
     "heat": ["numpy>=2"],
     "oidc": ["authlib>=1.9", "joserfc>=1.6.8", "requests>=2.32"],
     "pam": ["pamela>=1.2"],
+    # stacks and profiles of running jobs; beside agents, or in the environments of jobs
+    "profile": ["py-spy>=0.4.1"],
     "sbatch": ["asyncssh>=2.24", "bcrypt>=4"],
     "test": [
         "asyncssh>=2.24",
@@ -88,6 +90,7 @@ EXTRAS = {
         "numpy>=2",
         "pamela>=1.2",
         "playwright>=1.50",
+        "py-spy>=0.4.1",
         "pystack>=1.5; sys_platform == 'linux'",
         "pytest>=8.3",
         "pytest-asyncio>=1.2",

@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "trace": ("trace.command", "trace", "Show the timeline of a job, op or request."),
     "debug": ("", "debug", "Debug Python code in running jobs, or before it runs as a job."),
     "core": ("", "core", "List, copy and read the core files of crashed jobs."),
-    "profile": ("", "profile", "List, fetch and open profiles of jobs."),
+    "profile": ("", "profile", "Record, list, fetch and open profiles of jobs."),
     "explain-exit": ("explain_exit", "explain_exit", "Explain an exit code, a signal or a cause."),
     "health": ("health", "health", "Report the supervisor's health, and an action for each fault."),
     "secret": ("", "secret", "Rotate secrets without a restart; list them."),
@@ -154,6 +154,11 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "serial",
             "Find what prevents a Python object from being sent to a job.",
         ),
+        "stack": (
+            "debug.stack",
+            "stack",
+            "Print the stacks of all processes of a running task.",
+        ),
     },
     "core": {
         "list": (
@@ -165,6 +170,11 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "stack": ("core.stack", "stack", "Print the stack of a crashed process of a job."),
     },
     "profile": {
+        "record": (
+            "profile.record",
+            "record",
+            "Record a CPU profile of a running task with py-spy.",
+        ),
         "list": ("profile.list", "list_profiles", "List the profiles of a job."),
         "fetch": ("profile.fetch", "fetch", "Copy profiles of a job to a local folder."),
         "open": (

@@ -673,6 +673,7 @@ class _Supervisor:
             self._clock.wall,
             secrets.token_bytes,
             enabled=self._settings.auth.shells,
+            recordings=self._settings.debugger.recordings,
         )
         self._counters.measure(shells=self._shells.sizes)
         return ApiContext(

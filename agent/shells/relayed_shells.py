@@ -2,16 +2,19 @@
 
 The script of an execution starts the shell, in the directory and environment of its command. The
 shell is a child of the agent, beside the execution: it ends with the agent, and no execution ends
-with it.
+with it. The programs for stacks and profiles start in the same way, without the script.
 """
 
 import os
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, execution_log_ids
 from ...protocol.wire.messages import OpenShell, ShellIo, ShellOutput
 from ...runtime.execution.folder import SCRIPT
+from ...runtime.inspection.command_line import command_line
 from ...runtime.log.logger import Log
 from ...runtime.shells.session import ShellSession, ShellTable
 from ..files.output_reader import Evidence
@@ -46,15 +49,20 @@ class Shells:
         self._table.close()
 
     async def _start(self, op: OpenShell, session: ShellSession) -> PtyProcess:
-        argv, env = _entered_script(self._evidence, op.token, self._enter)
+        if isinstance(op.program, msgspec.UnsetType):
+            argv, env = _entered_script(self._evidence, op.token, self._enter)
+        else:
+            prefix, env = self._enter(op.token)
+            argv = [*prefix, *command_line(op.program, op.token, here=not prefix)]
         own = {k: os.environ[k] for k in _INHERITED if k in os.environ}
         try:
             process = await PtyProcess.spawn(
-                [*argv, "--shell"], {**own, **env, "TERM": op.term}, op.rows, op.cols, session
+                argv, {**own, **env, "TERM": op.term}, op.rows, op.cols, session
             )
         except OSError as e:
             raise Refusal("agentUnavailable", f"cannot start a shell: {e.strerror}") from None
-        self._log.bound(**execution_log_ids(op.token))("shell {} starts", op.shell_id[:4])
+        what = "shell" if isinstance(op.program, msgspec.UnsetType) else op.program.name
+        self._log.bound(**execution_log_ids(op.token))("{} {} starts", what, op.shell_id[:4])
         return process
 
 
@@ -71,4 +79,4 @@ def _entered_script(
             "notHere",
             f"the task cannot be entered: it has not started yet, or its files were removed ({script})",
         )
-    return [*prefix, "/bin/sh", str(script)], env
+    return [*prefix, "/bin/sh", str(script), "--shell"], env

@@ -405,7 +405,8 @@ class ActedForUser(_Event, frozen=True, kw_only=True, tag="ActedForUser"):
 class ShellOpened(_Event, frozen=True, kw_only=True, tag="ShellOpened"):
     """`actor` opens a shell in a task of the user `subject`. Written before the shell starts.
 
-    actor_role, peer: as in ActedForUser. shell: its id, shortened. task: `role/index`.
+    actor_role, peer: as in ActedForUser. shell: its id, shortened. task: `role/index`. program: what
+    runs instead of a shell.
     """
 
     actor: str
@@ -417,6 +418,7 @@ class ShellOpened(_Event, frozen=True, kw_only=True, tag="ShellOpened"):
     task: str
     shell: str
     peer: str
+    program: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ShellClosed(_Event, frozen=True, kw_only=True, tag="ShellClosed"):

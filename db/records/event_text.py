@@ -372,6 +372,8 @@ def _clean(text: str) -> str:
 def _of_shell(event: ShellOpened | ShellClosed) -> str:
     of = f"shell {_clean(event.shell)}"
     if isinstance(event, ShellOpened):
+        if event.program is not msgspec.UNSET:
+            of = f"{of} for {_clean(event.program)}"
         return (
             f"{_clean(event.actor)} ({event.actor_role}) opened {of} in task {_clean(event.task)} of"
             f" {_clean(event.jid)} from {_clean(event.peer)}"

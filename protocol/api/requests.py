@@ -26,6 +26,7 @@ from ..ids import (
     Tag,
     Uid,
 )
+from ..jobs.inspection import Program
 from ..jobs.profiling import ProfileOption
 from ..jobs.registry_login import LoginRef, RegistryLogin
 from ..jobs.roles import MAX_ROLES, After, Retry, TaskRole
@@ -309,6 +310,7 @@ class ShellOpen(_Request, frozen=True, kw_only=True):
     """Open a shell in a task (messages.OpenShell). attempt: 0 for the latest.
 
     shell_id: chosen by the client. A repeated request with the same id returns the same shell.
+    program: runs instead of the shell, with the same rules.
     """
 
     uid: Uid
@@ -320,6 +322,7 @@ class ShellOpen(_Request, frozen=True, kw_only=True):
     term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")] = "dumb"
     rows: Cells = 24
     cols: Cells = 80
+    program: Program | None = None
 
 
 class ShellUse(_Request, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from ..jobs import progress_report
 from ..jobs.debugging import Stop
 from ..jobs.execution_state import ExecutionState
 from ..jobs.exit_info import ExitInfo, Instant, Span
+from ..jobs.inspection import Program
 from ..jobs.profiling import ProfileOption
 from ..jobs.registry_login import LoginRef
 from ..jobs.roles import PortNumber
@@ -399,7 +400,8 @@ class OpenShell(_Message, frozen=True, kw_only=True, tag="open_shell"):
     """Open a shell in the directory and environment of an execution, in a terminal of this size.
     Opening the same shell again has no effect. Answered by `shell_output` without data, or `error`.
 
-    term: type of the user's terminal (TERM). Agents with protocol 1 do not know it.
+    term: type of the user's terminal (TERM). program: runs instead of the shell, and reads no input.
+    Agents with protocol 1 do not know it.
     """
 
     op_id: OpId
@@ -408,6 +410,7 @@ class OpenShell(_Message, frozen=True, kw_only=True, tag="open_shell"):
     term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")] = "dumb"
     rows: Cells = 24
     cols: Cells = 80
+    program: Program | msgspec.UnsetType = msgspec.UNSET
 
 
 class ShellIo(_Message, frozen=True, kw_only=True, tag="shell_io"):

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.wire.messages import RELAY_BYTES, OpenShell, ShellIo, ShellOutput
@@ -47,10 +49,12 @@ class ShellExit(NamedTuple):
 
 
 class ShellSession:
-    """One shell between its terminal and the requests of its user."""
+    """One shell between its terminal and the requests of its user. typed: it reads input; otherwise
+    input is dropped.
+    """
 
-    def __init__(self, token: Token) -> None:
-        self.token = token
+    def __init__(self, token: Token, *, typed: bool = True) -> None:
+        self.token, self._typed = token, typed
         self.exit: ShellExit | None = None
         self.used = asyncio.get_running_loop().time()
         self._terminal: Terminal | None = None
@@ -121,7 +125,7 @@ class ShellSession:
             self._terminal.resize(op.rows, op.cols)
         data = op.input[self._input_at - op.input_at :]
         if data:
-            self._input_at += self._terminal.write(data)
+            self._input_at += self._terminal.write(data) if self._typed else len(data)
         if op.close:
             self._terminal.hang_up()
 
@@ -182,7 +186,9 @@ class ShellTable:
                     "tooManyRequests",
                     f"{MAX_SHELLS} shells are open here already; leave one of them, then try again",
                 )
-            session = self._shells[op.shell_id] = ShellSession(op.token)
+            session = self._shells[op.shell_id] = ShellSession(
+                op.token, typed=op.program is msgspec.UNSET
+            )
             try:
                 session.attach(await self._start(op, session))
             except BaseException:

@@ -491,6 +491,9 @@ class DebuggerSettings:
         positive_seconds,
         "a stopped process continues by itself after this time at the latest",
     )
+    recordings: int = _is(
+        2, count, "profiles of running jobs that are recorded on one host at once"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

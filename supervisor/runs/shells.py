@@ -34,6 +34,7 @@ RELEASED = (
     "the task has ended, so nothing is reserved for a shell in a container; submit with --debug-hold to keep a failed"
     " task"
 )
+ENDED = "the task has ended, so it has no processes; a running one is needed"
 GONE = (
     "the shell has ended: supervisor or agent was restarted, or nobody used it for a while; the job"
     " goes on: open another shell"
@@ -41,7 +42,9 @@ GONE = (
 
 
 class _Shell(msgspec.Struct):
-    """An open shell. began, used: seconds of the event loop's clock."""
+    """An open shell. began, used: seconds of the event loop's clock. recorded: the host of which it
+    records a profile.
+    """
 
     uid: str
     jid: str
@@ -52,6 +55,7 @@ class _Shell(msgspec.Struct):
     used: float
     #: set when the first request to open it is answered
     started: asyncio.Event
+    recorded: str | None = None
 
 
 class Shells:
@@ -66,9 +70,11 @@ class Shells:
         entropy: Callable[[int], bytes],
         *,
         enabled: bool,
+        recordings: int = 2,
     ) -> None:
         self._runs, self._drivers, self._audit = runs, drivers, audit
         self._wall, self._entropy, self._enabled = wall, entropy, enabled
+        self._recordings = recordings
         self._open: dict[str, _Shell] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -88,9 +94,10 @@ class Shells:
         if await self._is_open(request, task):
             return opened
         self._check_count(request.uid)
+        recorded = self._recorded(request, task)
         now, uid, jid = asyncio.get_running_loop().time(), request.uid, request.compute_jid
         shell = self._open[id_] = _Shell(
-            uid, jid, task.token, driver, task.agent_key, now, now, asyncio.Event()
+            uid, jid, task.token, driver, task.agent_key, now, now, asyncio.Event(), recorded
         )
         try:
             await self._start(shell, request, _opened(self._wall(), actor, peer, request, task))
@@ -114,6 +121,7 @@ class Shells:
             term=request.term,
             rows=request.rows,
             cols=request.cols,
+            program=msgspec.UNSET if request.program is None else request.program,
         )
         try:
             await shell.driver.shell(shell.place, op)
@@ -176,6 +184,8 @@ class Shells:
             raise Refusal("notReady", f"no task of {request.compute_jid} can be entered now")
         if task.agent_key.kind == AgentKind.CONTAINER and not task.live:
             raise Refusal("notHere", RELEASED)
+        if request.program is not None and not task.live:
+            raise Refusal("notReady", ENDED)
         return task
 
     async def _is_open(self, request: ShellOpen, task: Task) -> bool:
@@ -196,6 +206,19 @@ class Shells:
             raise Refusal(
                 "tooManyRequests", f"{own} shells of {uid} are open; leave one, then try again"
             )
+
+    def _recorded(self, request: ShellOpen, task: Task) -> str | None:
+        """Return the host of a recording, None for other programs. Raises Refusal for too many."""
+        if request.program is None or request.program.name != "profile":
+            return None
+        host = task.host or task.agent_key.host
+        if sum(s.recorded == host for s in self._open.values()) >= self._recordings:
+            raise Refusal(
+                "tooManyRequests",
+                f"{self._recordings} profiles are recorded on {host} already, which is the limit"
+                " (setting debugger.recordings); wait for their end, then try again",
+            )
+        return host
 
     async def _closed(self, id_: str, reason: str, answer: ShellOutput | None = None) -> None:
         """Record the end of a shell, once."""
@@ -235,4 +258,5 @@ def _opened(at: float, actor: Principal, peer: str, request: ShellOpen, task: Ta
         task=f"{task.token.role}/{task.token.index}",
         shell=request.shell_id[:8],
         peer=peer,
+        program=msgspec.UNSET if request.program is None else request.program.name,
     )

@@ -17,6 +17,7 @@ from cli_session import environment, gang, output, refused, role, tasks, there, 
 from consistency_check import check_books
 from docker_hosts import BASE, BUSYBOX, NOSHELL, Hosts, sites
 from image_registry import Registry
+from inspected_program import COMMAND, Recorders, give_pyspy
 from loop_lag import check_lag
 from shell_user import ShellUser, check_stranger, client_of
 from site_locations import dice
@@ -506,6 +507,52 @@ def test_what_failed_is_kept_in_its_container_until_it_is_released(
     assert (over["state"], over["exit"]["code"]) == ("error", 3), over
     gone(pool, run)
     assert output(site, run, "main") == "here\n", "its evidence stays"
+
+
+@pytest.mark.timeout(300)
+def test_a_task_in_a_container_is_inspected(
+    site: SupervisorProcess, pool: Hosts, tmp_path: Path
+) -> None:
+    """By a py-spy of the job. The kernel refuses one process, because the container has no
+    CAP_SYS_PTRACE. When the container ends with its task, the recorded slices are kept.
+    """
+    run = gang(role("main", COMMAND, image=BASE))
+    site.submit(run)
+    run_all(site, run)
+    folder = Path(site.status(run)["runDir"])
+    give_pyspy(folder)
+    until(lambda: output(site, run, "main") == "begun\n", "it computes", PATIENT)
+    out, _ = types(site, "debug", "stack", jid_of(run), "--json")
+    pythons = [p for p in json.loads(out)["processes"] if p["python"]]
+    read = [p for p in pythons if p["method"] == "py-spy"]
+    assert "computes" in [f["function"] for t in read[0]["threads"] for f in t["frames"]], pythons
+    refused_ = next(p for p in pythons if p["method"] is None)
+    reasons = {f["method"]: f["reason"] for f in refused_["failed"]}
+    assert "CAP_SYS_PTRACE" in reasons["py-spy"], reasons
+
+    file = tmp_path / "profile"
+    words_ = ("profile", "record", jid_of(run), "--seconds", "600", "--format", "raw")
+    recording = subprocess.Popen(
+        words(site, *words_, "--output", str(file)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        recorders = Recorders(folder / "py-spy")
+        until(lambda: recorders() > 1, "a second slice", PATIENT)
+        let_go(site, run)
+        _, said = recording.communicate(timeout=100)
+    finally:
+        recording.kill()
+        recording.wait()
+    assert recording.returncode == 0 and "the task ended" in said, said
+    assert ";computes (" in file.read_text()
+    over = site.wait(run, PATIENT)
+    assert (over["state"], over["exit"]["code"]) == ("error", 3), over
+    gone(pool, run)
 
 
 @pytest.mark.timeout(300)

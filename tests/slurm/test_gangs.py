@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from engine_scripts import ROOT
+from inspected_program import COMMAND, give_pyspy
 from login_nodes import Users
 from shell_user import ShellUser, check_stranger, client_of
 from slurm_cluster import Slurm
@@ -26,6 +27,8 @@ print("serving at", *s.getsockname(), flush=True)
 while True:
     peer, _ = s.accept(); peer.sendall(os.environ["PAI_TASK_INDEX"].encode()); peer.close()
 '"""
+#: The program that is inspected, within single quotes.
+QUOTED = COMMAND.replace("'", "'\\''")
 WORKER = """exec /usr/bin/python3 -c '
 import json, os, socket, time
 print(os.environ["SLURMD_NODENAME"], os.getcwd(), os.environ["JOBSCRIBE_ATTEMPT"], flush=True)
@@ -282,6 +285,29 @@ def test_a_configuration_of_openpai_runs_and_its_files_come_and_go(
         )
     )
     assert "`constraint` of `batch`" in observed.types(*submit, "--no-image", code=125)[1]
+
+
+def test_a_task_on_a_node_is_inspected(observed: SlurmSupervisor, tmp_path: Path) -> None:
+    """Also the processes of another step of the job. A profile of a job that ends meanwhile."""
+    run = observed.gang(
+        role("main", f"srun --overlap --ntasks=1 /bin/sh -c '{QUOTED}'"), batch={"nodes": 1}
+    )
+    observed.site.submit(run)
+    observed.running(run)
+    give_pyspy(observed.where(run))
+    until(lambda: observed.output(run) == "begun\n", "it computes")
+    asked = ("--uid", ALICE, jid_of(run))
+    out, _ = observed.types("debug", "stack", *asked, "main-0", "--json")
+    found = json.loads(out)["processes"]
+    assert any(p["name"] == "srun" for p in found), found
+    read = [t for p in found if p["method"] == "py-spy" for t in p["threads"]]
+    assert "computes" in [f["function"] for t in read for f in t["frames"]], found
+    file = tmp_path / "profile"
+    record = ("profile", "record", *asked, "--format", "raw", "--seconds", "2")
+    observed.types(*record, "--output", str(file))
+    assert ";computes (" in file.read_text()
+    (observed.where(run) / "go").touch()
+    assert observed.over(run, "error")["exit"]["code"] == 3
 
 
 def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(

@@ -15,6 +15,7 @@ Python 3.8 or later, standard library only: jobs import it, in images without jo
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 
@@ -50,6 +51,33 @@ def install() -> None:
                 sys.stderr.write(f"jobscribe debugger: no post-mortem: {failure!r}\n")
 
     sys.excepthook = hook
+    with contextlib.suppress(Exception):  # `jobscribe debug stack` has other methods
+        _show_stacks_at_signal()
+
+
+def _show_stacks_at_signal() -> None:
+    """Write the stacks of this process to a file whenever it gets SIGURG, which has no effect on
+    processes without a handler. `runtime/inspection` sends it if the file is there.
+    """
+    import atexit
+    import faulthandler
+    import signal
+
+    if signal.getsignal(signal.SIGURG) is not signal.SIG_DFL:
+        return
+    with open("/proc/self/stat") as file:
+        start = file.read().rpartition(")")[2].split()[19]
+    folder, me = os.environ["JOBSCRIBE_DEBUG_DIR"], os.getpid()
+    os.makedirs(folder, 0o700, exist_ok=True)
+    path = os.path.join(folder, f"stacks-{me}-{start}.txt")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    faulthandler.register(signal.SIGURG, file=os.open(path, flags, 0o600), all_threads=True)
+
+    def remove() -> None:
+        if os.getpid() == me:
+            os.unlink(path)
+
+    atexit.register(remove)
 
 
 def _ends_program(kind: type[BaseException]) -> bool:

@@ -11,10 +11,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, Token, execution_log_ids
 from ....protocol.wire.messages import OpenShell, ShellIo, ShellOutput
 from ....runtime.execution.folder import SCRIPT
+from ....runtime.inspection.command_line import command_line
 from ....runtime.log.logger import Log
 from ....runtime.shells.session import ShellSession, ShellTable
 from ..agents.driver import DockerDriver
@@ -106,7 +109,9 @@ class ContainerShells:
         files = ContainerLedger(str(self._driver.root / "agent" / str(place)))
         try:
             container, release = await self._container(place, op, engine, files)
-            command = ("/bin/sh", f"{files.evidence(token)}/{SCRIPT}", "--shell")
+            command = ["/bin/sh", f"{files.evidence(token)}/{SCRIPT}", "--shell"]
+            if not isinstance(op.program, msgspec.UnsetType):
+                command = command_line(op.program, token, here=False)
             try:
                 terminal = await ExecTerminal.start(
                     engine, container, command, {"TERM": op.term}, session
@@ -119,7 +124,8 @@ class ContainerShells:
         terminal.resize(op.rows, op.cols)
         self._terminals[terminal] = token
         self._spawn(self._follow(terminal, release))
-        self._log.bound(**execution_log_ids(token))("shell {} starts", op.shell_id[:4])
+        what = "shell" if isinstance(op.program, msgspec.UnsetType) else op.program.name
+        self._log.bound(**execution_log_ids(token))("{} {} starts", what, op.shell_id[:4])
         return terminal
 
     async def _container(
@@ -134,6 +140,8 @@ class ContainerShells:
             raise Refusal("notHere", _MISSING)
         if known["State"].get("Running"):
             return id_, lambda: None
+        if not isinstance(op.program, msgspec.UnsetType):
+            raise Refusal("notReady", "the task's container does not run; a running one is needed")
         if await asyncio.to_thread(files.settled_until, op.token) is None:
             raise Refusal("agentUnavailable", "the task is about to start or to end; try again")
         return await self._shell_container(place, op, engine, known)

@@ -7,6 +7,7 @@ import pytest
 from jobscribe.agent.shells.pty_process import PtyProcess
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.inspection import Program
 from jobscribe.protocol.wire.messages import OpenShell, ShellIo, ShellOutput
 from jobscribe.runtime.shells.session import ShellSession, ShellTable
 
@@ -90,4 +91,18 @@ async def test_a_hangup_ends_the_shell() -> None:
         while not (last := await user.read()).end:
             pass
     assert last.signal is not None or last.code is not None
+    user.table.close()
+
+
+async def test_a_program_gets_no_input() -> None:
+    user = User()
+    opening = OpenShell(op_id=OP, token=TOKEN, shell_id=ID, program=Program(name="stacks"))
+    await user.table.open(opening)
+    await user.type(b"exit 7\n")
+    assert user.sent == 7, "it is dropped, not sent again"
+    await user.io(input_at=user.sent, close=True)
+    async with asyncio.timeout(30):
+        while not (last := await user.read()).end:
+            pass
+    assert last.code != 7 and b"exit" not in user.said, (last, user.said)
     user.table.close()

@@ -16,6 +16,7 @@ from jobscribe.protocol.clusters.batch import BatchRequest, BatchState, ClusterS
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.jobs.debugging import Stop
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
+from jobscribe.protocol.jobs.inspection import Program
 from jobscribe.protocol.wire import messages as m
 from jobscribe.protocol.wire.codec import (
     MAX_BATCH,
@@ -294,6 +295,14 @@ ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
         term=st.sampled_from(["dumb", "xterm-256color"]),
         rows=st.integers(1, 4096),
         cols=st.integers(1, 4096),
+        program=st.just(msgspec.UNSET)
+        | st.builds(
+            Program,
+            name=st.sampled_from(["stacks", "profile"]),
+            native=st.booleans(),
+            secs=st.floats(1, 3600),
+            rate=st.integers(1, 1000),
+        ),
     ),
     m.ShellIo: st.builds(
         m.ShellIo,

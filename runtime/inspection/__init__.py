@@ -1,0 +1,1 @@
+"""Stacks and profiles of executions: the program that runs beside them, and how it is started."""

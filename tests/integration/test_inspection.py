@@ -1,0 +1,137 @@
+"""Stacks and profiles of a running job through a real supervisor, agent and py-spy, from the command
+line of its user.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inspected_program import Recorders
+from shell_user import client_of
+from supervisor_process import PYTHON_PATH, SupervisorProcess, jid_of, spec, until
+
+from jobscribe.client import ClientError
+from jobscribe.protocol.jobs.inspection import Program
+
+Make = Callable[..., SupervisorProcess]
+ANN, BOB = "ann00001", "bob00001"
+#: Computes a little until a file is there. The child has no Python.
+PROGRAM = """
+import os, subprocess, sys, threading, time
+def waits():
+    time.sleep(1000)
+def computes():
+    while not os.path.exists(sys.argv[1]):
+        sum(range(60000))
+        time.sleep(0.004)
+threading.Thread(target=waits, name="helper", daemon=True).start()
+child = subprocess.Popen(["/bin/sleep", "1000"])
+print("begun", flush=True)
+computes()
+child.kill()
+os._exit(3)
+"""
+
+
+def starts(site: SupervisorProcess, *args: str) -> "subprocess.Popen[str]":
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "jobscribe.cli", "--root", str(site.root), *args],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=site.place,
+        env=env | {"PYTHONPATH": PYTHON_PATH},
+    )
+
+
+def types(site: SupervisorProcess, *args: str, code: int = 0) -> tuple[str, str]:
+    process = starts(site, *args)
+    out, said = process.communicate(timeout=100)
+    assert process.returncode == code, (args, process.returncode, out, said)
+    assert "Traceback" not in said
+    return out, said
+
+
+def stacks(site: SupervisorProcess, jid: str) -> dict[str, dict[str, Any]]:
+    """Return the processes of `debug stack`, by the names of their programs."""
+    out, _ = types(site, "debug", "stack", jid, "--uid", ANN, "--json")
+    return {p["name"]: p for p in json.loads(out)["processes"]}
+
+
+def recorded(path: Path) -> int:
+    """Return the samples of the program in a folded profile, which is for its user only."""
+    assert path.stat().st_mode & 0o777 == 0o600
+    lines = [line for line in path.read_text().splitlines() if ";computes (" in line]
+    return sum(int(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_a_running_job_is_inspected_and_goes_on(make_site: Make, tmp_path: Path) -> None:
+    """Stacks, also of a stopped process; a profile, also of a job that ends meanwhile; another user;
+    the limit of the host; the audit trail. The job's exit is its own.
+    """
+    site = make_site("debugger.recordings=1").start()
+    go = tmp_path / "go"
+    run = spec([sys.executable, "-c", PROGRAM, str(go), "--password=hunter2"], ANN)
+    site.submit(run)
+    jid = jid_of(run)
+    until(lambda: b"begun" in site.output(run).body, "the job runs")
+
+    found = stacks(site, jid)
+    python = next(p for p in found.values() if p["python"])
+    assert python["method"] == "py-spy", python
+    threads = {t["name"]: [f["function"] for f in t["frames"]] for t in python["threads"]}
+    assert "computes" in threads["MainThread"] and threads["helper"][0] == "waits", threads
+    assert "hunter2" not in json.dumps(found) and "--password=" in python["command"]
+    assert found["sleep"]["parent"] == python["pid"] and found["sleep"]["method"] is None
+
+    os.kill(python["pid"], signal.SIGSTOP)
+    text, _ = types(site, "debug", "stack", jid, "main-0", "--uid", ANN)
+    assert "stopped by a signal" in text and "read by py-spy" in text and "computes" in text, text
+    assert "\nT" in Path(f"/proc/{python['pid']}/status").read_text().replace("State:\t", "\n")
+    os.kill(python["pid"], signal.SIGCONT)
+
+    record = ("profile", "record", jid, "--uid", ANN, "--format", "raw", "--output")
+    types(site, *record, "one", "--seconds", "2")
+    assert recorded(site.place / "one") > 0
+    assert "exists" in types(site, *record, "one", code=2)[1]
+
+    recorders = Recorders(python["pid"])
+    meanwhile = starts(site, *record, "two", "--seconds", "600")
+    with client_of(site, BOB) as bob:
+        refusals = []
+        for name in (jid, f"{ANN}-abcdefgh-command"):
+            with pytest.raises(ClientError) as hidden:
+                bob.open_shell(name, program=Program(name="stacks"))
+            refusals.append((hidden.value.code, hidden.value.sentence.replace(name, "JID")))
+        assert refusals[0] == refusals[1]
+    until(recorders, "the recording begins")
+    asked = {"uid": ANN, "computeJid": jid, "shellId": "s" * 32, "program": {"name": "profile"}}
+    full = site.ask("POST", "/api/shell-open", json.dumps(asked).encode())
+    assert full.code == 429 and b"debugger.recordings" in full.body, full
+    # its first slice is complete when the next one begins
+    until(lambda: recorders() > 1, "a second slice")
+    go.touch()
+    _, said = meanwhile.communicate(timeout=100)
+    assert meanwhile.returncode == 0 and "the task ended" in said, said
+    assert recorded(site.place / "two") > 0
+    ended = site.wait(run)
+    assert ended["exit"]["code"] == 3, ended
+    assert "no task of" in types(site, "debug", "stack", jid, "--uid", ANN, code=125)[1]
+    asked["program"] = {"name": "stacks"}
+    late = site.ask("POST", "/api/shell-open", json.dumps(asked).encode())
+    assert late.json()["code"] == "notReady" and b"has ended" in late.body, late
+    bad = site.ask(
+        "POST", "/api/shell-open", json.dumps({**asked, "program": {"name": "sh"}}).encode()
+    )
+    assert bad.json()["code"] == "badRequest", bad
+    events = [e["event"] for e in site.post("audit")["events"]]
+    programs = [e.get("program") for e in events if e["type"] == "ShellOpened"]
+    assert programs.count("stacks") == 2 and "profile" in programs, programs

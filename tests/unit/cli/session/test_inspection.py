@@ -1,0 +1,83 @@
+"""What programs in tasks send, as the command line reads it."""
+
+import base64
+import json
+import zlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobscribe.cli.session import inspection as module
+from jobscribe.cli.session.inspection import Inspection, decoded, select
+from jobscribe.client.api.errors import ClientError
+from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.jobs.inspection import Program
+
+JID = "ann00001-sim00001-command"
+
+
+class Client:
+    """A supervisor with these tasks and this output, in pieces."""
+
+    def __init__(self, *pieces: bytes, tasks: Any = ()) -> None:
+        self._pieces, self._at, self._tasks = list(pieces), 0, tasks
+
+    def tasks(self, jid: str, attempt: int) -> dict[str, Any]:
+        return {"tasks": list(self._tasks), "attempt": 2}
+
+    def open_shell(self, jid: str, id_: str | None, **options: Any) -> dict[str, Any]:
+        return {"shellId": "s" * 32}
+
+    def use_shell(self, jid: str, id_: str, *, offset: int, **more: Any) -> dict[str, Any]:
+        assert offset == self._at
+        data = self._pieces.pop(0) if self._pieces else b""
+        self._at += len(data)
+        text = base64.b64encode(data).decode()
+        return {"data": text, "offset": offset, "end": not self._pieces, "code": 0}
+
+
+def session(client: Client) -> Any:
+    return SimpleNamespace(client_for=lambda jid: client)
+
+
+def test_records_are_read_from_a_terminal_with_other_output() -> None:
+    pieces = (
+        b'srun: hello\r\n{"type": "a", "n',
+        b'": 1}\r\n[1]\n{"no": 2}\n\xff\n',
+        b'{"type": "end"}',
+    )
+    task = {"role": "main", "index": 0}
+    inspection = Inspection(session(Client(*pieces)), JID, task, 1, Program(name="stacks"))
+    assert [r for r in inspection.records() if r] == [{"type": "a", "n": 1}, {"type": "end"}]
+    assert inspection.noise.startswith("srun: hello\n[1]\n")
+    lost = inspection.lost()
+    assert isinstance(lost, ClientError) and "srun: hello" in lost.sentence
+    inspection.noise = "jobscribe: there is no Python 3.8 or later where the task runs\n"
+    assert isinstance(none := inspection.lost(), ClientError) and "image" in none.advice
+
+
+def test_samples_are_bounded_and_nonsense_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LINE_BYTES", 1000)
+
+    def packed(text: bytes) -> dict[str, Any]:
+        return {"data": base64.b64encode(zlib.compress(text)).decode()}
+
+    assert decoded(packed(b"a;b 1\n")) == b"a;b 1\n"
+    assert decoded(packed(b"a 11\n" * 1000)) == b"a 11\n" * 200
+    for nonsense in ({}, {"data": "!"}, {"data": "YWJj"}, {"data": None}):
+        assert decoded(nonsense) == b""
+
+
+def test_a_task_is_selected_by_its_name_or_as_the_only_one_that_runs() -> None:
+    def task(role: str, index: int, state: str = "running") -> dict[str, Any]:
+        return {"role": role, "index": index, "state": state}
+
+    some = [task("a-1", 0), task("a", 1, "failed"), task("a", 10)]
+    assert select(session(Client(tasks=some)), JID, "a-10") == (some[2], 2)
+    assert select(session(Client(tasks=some)), JID, "a-1/0") == (some[0], 2)
+    assert select(session(Client(tasks=some[:2])), JID, None) == (some[0], 2)
+    assert select(session(Client(tasks=some)), JID, "a") == (some[2], 2)
+    for name, said in ((None, "a-1-0, a-10"), ("b-0", "a-1-0, a-1, a-10"), ("a/1", "failed")):
+        with pytest.raises(Refusal, match=said):
+            select(session(Client(tasks=some)), JID, name)
