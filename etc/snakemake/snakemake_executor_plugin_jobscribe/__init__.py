@@ -4,8 +4,7 @@ A job is a run with a stable id. All runs of a workflow are one group, so one re
 states of all. Connections and records are in the other modules.
 """
 
-from __future__ import annotations
-
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,23 +20,25 @@ from .runs import Refused, Runs, Submitted, opened
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]
 
+#: Snakemake loads its plug-ins before it looks at the files of the workflow.
+_LOADED_AT = time.time()
 _CANCELED = "the workflow was canceled"
 
 
-def _option(text: str, default: Any = None) -> Any:
+def _option(text: str, default: Any = "") -> Any:
     return field(default=default, metadata={"help": text, "required": False})
 
 
 @dataclass
 class ExecutorSettings(ExecutorSettingsBase):
-    """The options `--jobscribe-*` of Snakemake."""
+    """The options `--jobscribe-*` of Snakemake. Empty: not given."""
 
-    root: str | None = _option("Root of the supervisor (default: as for the command jobscribe)")
-    url: str | None = _option("Address of the supervisor, instead of a root")
-    token_file: str | None = _option("File with the API token for the address")
-    site: str | None = _option("Site of a login with 'jobscribe auth login'")
-    driver: str | None = _option("Driver of jobs without the resource jobscribe_driver")
-    image: str | None = _option("Image of jobs without the resource jobscribe_image")
+    root: str = _option("Root of the supervisor (default: as for the command jobscribe)")
+    url: str = _option("Address of the supervisor, instead of a root")
+    token_file: str = _option("File with the API token for the address")
+    site: str = _option("Site of a login with 'jobscribe auth login'")
+    driver: str = _option("Driver of jobs without the resource jobscribe_driver")
+    image: str = _option("Image of jobs without the resource jobscribe_image")
     patience: int = _option("Seconds to wait while the supervisor is unavailable", 600)
 
 
@@ -60,8 +61,8 @@ class Executor(RemoteExecutor):
             client = opened(settings)
         except Refused as e:
             raise WorkflowError(str(e)) from None
-        self._jobs = JobScripts(self, settings.driver, settings.image)
-        self._runs = Runs(client, self._jobs.folder)
+        self._jobs = JobScripts(self, settings.driver or None, settings.image or None)
+        self._runs = Runs(client, self._jobs.folder, _LOADED_AT)
 
     def run_job(self, job: JobExecutorInterface) -> None:
         """Submit one job."""

@@ -9,6 +9,8 @@ from typing import Any
 
 #: Drivers whose runs request resources from a cluster.
 _SBATCH = "sbatch"
+#: Memory of a job that requests none; Snakemake itself takes about 100 MiB in each job.
+MEMORY_MB = 500
 _MINUTE = 60.0
 _NAME_CHARS = 40
 #: Resources of a job, and the fields of the request to a cluster that they set.
@@ -66,7 +68,7 @@ def run_options(
         return {**options, "batch": {k: v for k, v in batch.items() if v is not None}}
     task = {
         "cpu": max(1, threads),
-        "memory_mb": memory_mb,
+        "memory_mb": MEMORY_MB if memory_mb is None else memory_mb,
         "gpu": gpus,
         "gpu_type": _text(resources, "gpu_model"),
         "image": image,

@@ -73,10 +73,17 @@ def opened(settings: Any) -> Client:
     return client
 
 
-class Runs:
-    """All runs of one workflow. folder: of its records. `ended` may be called in another thread."""
+def _is_output(path: str) -> bool:
+    return os.path.basename(path) in ("stdout.log", "stderr.log")
 
-    def __init__(self, client: Client, folder: Path) -> None:
+
+class Runs:
+    """All runs of one workflow. folder: of its records. since: when the workflow began to look at
+    its files, in unix seconds. `ended` may be called in another thread.
+    """
+
+    def __init__(self, client: Client, folder: Path, since: float) -> None:
+        self._since = since
         self._client, self._watcher = client, client.copy()
         self._records = Records(folder)
         self.sid = simulation_id(str(folder.parent))
@@ -90,8 +97,9 @@ class Runs:
     # ---- submission
 
     def submit(self, orders: Sequence[Order]) -> dict[str, Submitted | Refused]:
-        """Submit all with one request. Return the answer for each model. A run of the same
-        submission that is active or has succeeded is not repeated. Raises Refused.
+        """Submit all with one request. Return the answer for each model. Raises Refused.
+
+        An active run of an earlier start of the workflow is not repeated.
         """
         answers: dict[str, Submitted | Refused] = {}
         specs, sent = [], []
@@ -137,7 +145,9 @@ class Runs:
             return record
         if state.state == "missing":  # the submission itself may have been lost
             return record if record.meaning == order.meaning else None
-        whole = state.state == COMPLETED and all(map(os.path.exists, order.outputs))
+        # Snakemake knows that an earlier success is complete, so it wants the job to run again
+        recent = state.state == COMPLETED and (state.compute_job_end or 0.0) >= self._since
+        whole = recent and all(map(os.path.exists, order.outputs))
         return record if whole and record.meaning == order.meaning else None
 
     def _answer(self, model: str, job: Any) -> Submitted | Refused:
@@ -186,7 +196,7 @@ class Runs:
             return Outcome()
         why = self._watcher.why(run.jid)
         text = "\n".join(itertools.islice(lines(run.jid, why), WHY_LINES))
-        return Outcome(text, [str(path) for path in why.get("logs") or []])
+        return Outcome(text, [path for path in map(str, why.get("logs") or []) if _is_output(path)])
 
     def cancel(self, runs: Sequence[Submitted], reason: str) -> None:
         """Cancel these runs; final when this returns. Waits for their processes. Raises Refused."""
