@@ -134,13 +134,13 @@ def test_a_killed_workflow_finds_its_run_again_and_reports_a_failure(
     until(lambda: "is the run " in workflow.text(), "the run is found", END_SECS)
     with Client.from_root(site.root) as client:
         (row,) = client.jobs(active=True).jobs
-        assert row["computeJid"] in workflow.text()
+        assert row["jid"] in workflow.text()
         (workflow.folder / "go").touch()
         assert second.wait(END_SECS) == 1, workflow.text()
         assert workflow.starts() == ["last", "long"]
         assert (workflow.folder / "long").read_text() == "whole\n"
-        failed = next(run for run in client.jobs().jobs if "_last_" in run["computeJid"])
-        why = client.why(failed["computeJid"])
+        failed = next(run for run in client.jobs().jobs if "_last_" in run["jid"])
+        why = client.why(failed["jid"])
     text = workflow.text()
     assert "Error in rule last" in text
     assert f"job {failed['computeJid']} error" in text
@@ -164,7 +164,7 @@ def test_six_rules_with_groups_and_a_failure(workflow: Workflow, site: Superviso
     with Client.from_root(site.root) as client:
         rows = client.jobs().jobs
         assert len(rows) == 6  # a group job is one run
-        stories = [str(client.story(row["computeJid"])) for row in rows]
+        stories = [str(client.story(row["jid"])) for row in rows]
     assert not any(secret in story for story in stories)
     assert "'name': 'default'" in str(stories) or "default" in str(stories)
 
@@ -189,7 +189,7 @@ def test_a_canceled_workflow_leaves_no_process(
     assert process.wait(END_SECS) != 0
     with Client.from_root(site.root) as client:
         (row,) = client.jobs().jobs
-        state = client.wait(row["computeJid"], timeout=END_SECS)
+        state = client.wait(row["jid"], timeout=END_SECS)
         assert client.jobs(active=True).jobs == []
     assert state.state == ("canceled" if number == signal.SIGINT else "completed")
 
