@@ -143,7 +143,7 @@ def test_a_killed_workflow_finds_its_run_again_and_reports_a_failure(
         why = client.why(failed["jid"])
     text = workflow.text()
     assert "Error in rule last" in text
-    assert f"job {failed['computeJid']} error" in text
+    assert f"job {failed['jid']} error" in text
     assert str(why["sentence"]) in text
     assert "stderr.log (check log file(s)" in text
     assert list((workflow.folder / ".snakemake/jobscribe").iterdir()) == []
@@ -166,7 +166,6 @@ def test_six_rules_with_groups_and_a_failure(workflow: Workflow, site: Superviso
         assert len(rows) == 6  # a group job is one run
         stories = [str(client.story(row["jid"])) for row in rows]
     assert not any(secret in story for story in stories)
-    assert "'name': 'default'" in str(stories) or "default" in str(stories)
 
     again = workflow.start(SIX.replace("kill -SEGV $$", "touch other"), PASSPHRASE=secret)
     assert again.wait(END_SECS) == 0, workflow.text()
@@ -174,24 +173,18 @@ def test_six_rules_with_groups_and_a_failure(workflow: Workflow, site: Superviso
 
 
 @pytest.mark.soak("tests/unit/plugins/test_snakemake_runs.py")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_canceled_workflow_leaves_no_process(
-    workflow: Workflow, site: SupervisorProcess, number: signal.Signals
+    workflow: Workflow, site: SupervisorProcess
 ) -> None:
-    """SIGINT cancels the jobs; SIGTERM waits for them, as Snakemake does with all executors."""
     process = workflow.start(KILLED)
     until(lambda: (workflow.folder / "long").exists(), "the job writes", END_SECS)
     until(lambda: "is the run " in workflow.text(), "Snakemake knows the run", END_SECS)
-    process.send_signal(number)
-    if number == signal.SIGTERM:
-        until(lambda: "erminat" in workflow.text() or "hutting" in workflow.text(), "it ends", END_SECS)
-        (workflow.folder / "go").touch()
+    process.send_signal(signal.SIGINT)
     assert process.wait(END_SECS) != 0
     with Client.from_root(site.root) as client:
         (row,) = client.jobs().jobs
-        state = client.wait(row["jid"], timeout=END_SECS)
-        assert client.jobs(active=True).jobs == []
-    assert state.state == ("canceled" if number == signal.SIGINT else "completed")
+        state = client.status(row["jid"])
+    assert (state.state, state.over) == ("canceled", True)
 
 
 @pytest.mark.soak("tests/unit/plugins/test_snakemake_runs.py")
