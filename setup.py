@@ -75,7 +75,11 @@ EXTRAS = {
     "oidc": ["authlib>=1.9", "joserfc>=1.6.8", "requests>=2.32"],
     "pam": ["pamela>=1.2"],
     # what the tests of etc/snakemake need; its users install snakemake-executor-plugin-jobscribe
-    "snakemake": ["setuptools>=77", "snakemake>=9.3", "snakemake-interface-executor-plugins>=9.3,<10"],
+    "snakemake": [
+        "setuptools>=77",
+        "snakemake>=9.3",
+        "snakemake-interface-executor-plugins>=9.3,<10",
+    ],
     "sbatch": ["asyncssh>=2.24", "bcrypt>=4"],
     "test": [
         "asyncssh>=2.24",

@@ -173,9 +173,7 @@ def test_six_rules_with_groups_and_a_failure(workflow: Workflow, site: Superviso
 
 
 @pytest.mark.soak("tests/unit/plugins/test_snakemake_runs.py")
-def test_a_canceled_workflow_leaves_no_process(
-    workflow: Workflow, site: SupervisorProcess
-) -> None:
+def test_a_canceled_workflow_leaves_no_process(workflow: Workflow, site: SupervisorProcess) -> None:
     process = workflow.start(KILLED)
     until(lambda: (workflow.folder / "long").exists(), "the job writes", END_SECS)
     until(lambda: "is the run " in workflow.text(), "Snakemake knows the run", END_SECS)
