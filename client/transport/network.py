@@ -1,4 +1,6 @@
-"""Sockets of httpcore, also Unix sockets (a host that begins with /), that send the head of a request together with the beginning of its body.
+"""Sockets of httpcore that send the head of a request with the beginning of its body.
+
+A host that begins with / is the path of a Unix socket.
 
 httpcore writes both separately. One segment less saves system calls of client and server.
 """
