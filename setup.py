@@ -86,6 +86,7 @@ EXTRAS = {
         "authlib>=1.9",
         "bcrypt>=4",
         "cloudpickle>=3",
+        "debugpy>=1.8",
         "docker>=7.1",
         "hypothesis>=6.150",
         "joserfc>=1.6.8",
