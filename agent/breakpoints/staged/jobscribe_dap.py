@@ -23,7 +23,8 @@ import sys
 import threading
 import time
 
-import jobscribe_pdb as pdb_  # type: ignore[import-not-found]
+if __name__ != "__main__":
+    import jobscribe_pdb as pdb_  # type: ignore[import-not-found]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -193,6 +194,8 @@ def _connected(peer: socket.socket, place: Any, secs: float, until: float) -> bo
             patch_multiprocessing=False,
         )
         listener.close()
+        # pydevd has put its own hook there, which ignores breakpoints between two sessions
+        sys.breakpointhook = sys.__breakpointhook__
         while not debugpy.is_client_connected():
             if select.select([alive], [], [], _LOOK_SECS)[0] or time.monotonic() > until:
                 pydevd.stoptrace()
