@@ -48,6 +48,9 @@ def set_trace(frame: FrameType, mode: str) -> None:
             _relayed(frame)
     except Exception as failure:
         _note_once(f"no debugger: {type(failure).__name__}: {failure}; the job continues")
+    finally:
+        # pydevd puts its own hook there, which ignores breakpoints between two sessions
+        sys.breakpointhook = sys.__breakpointhook__
 
 
 def _note_once(text: str) -> None:
@@ -194,8 +197,6 @@ def _connected(peer: socket.socket, place: Any, secs: float, until: float) -> bo
             patch_multiprocessing=False,
         )
         listener.close()
-        # pydevd has put its own hook there, which ignores breakpoints between two sessions
-        sys.breakpointhook = sys.__breakpointhook__
         while not debugpy.is_client_connected():
             if select.select([alive], [], [], _LOOK_SECS)[0] or time.monotonic() > until:
                 pydevd.stoptrace()
