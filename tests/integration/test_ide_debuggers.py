@@ -123,11 +123,12 @@ def test_a_debugger_that_is_not_there_is_no_failure(site: SupervisorProcess) -> 
 
 @pytest.mark.soak("the test above")
 @pytest.mark.parametrize("mode", ["debugpy:127.0.0.1:9", "pydevd:127.0.0.1:9"])
-def test_an_address_where_nothing_listens_is_no_failure(
-    site: SupervisorProcess, mode: str
-) -> None:
+def test_an_address_where_nothing_listens_is_no_failure(site: SupervisorProcess, mode: str) -> None:
     """pydevd is that of debugpy here."""
-    text = "import debugpy.server.api\nimport sys; sys.breakpointhook = sys.__breakpointhook__\n" + WITHOUT.replace('"debugpy"] = None', '"x"] = None')
+    text = (
+        "import debugpy.server.api\nimport sys; sys.breakpointhook = sys.__breakpointhook__\n"
+        + WITHOUT.replace('"debugpy"] = None', '"x"] = None')
+    )
     run = spec(
         [sys.executable, "-c", text],
         env={"JOBSCRIBE_DEBUG": mode, "JOBSCRIBE_DEBUG_SECS": "1"},
