@@ -69,7 +69,7 @@ def _role(role: TaskRole, gpus: int) -> tuple[TaskRole, list[str]]:
         lost.append(f"{where}the volumes {', '.join(role.volumes)} are not mounted")
     if role.shm_mb != defaults.shm_mb:
         lost.append(f"{where}shared memory ({role.shm_mb} MB) is not limited")
-    changes = {"image": None, "volumes": (), "gpu_type": msgspec.UNSET}
+    changes: dict[str, object] = {"image": None, "volumes": (), "gpu_type": msgspec.UNSET}
     if isinstance(role.gpu_type, str):
         lost.append(f"{where}the type of GPUs ({role.gpu_type}) is not looked at")
     if role.gpu * role.tasks > gpus:

@@ -66,7 +66,7 @@ def _note_once(text: str) -> None:
 def _direct(frame: FrameType, tool: str, host: str, port: int) -> None:
     try:
         if tool == "debugpy":
-            import debugpy  # type: ignore[import-not-found]
+            import debugpy
 
             if not debugpy.is_client_connected():
                 debugpy.connect((host, port))
@@ -292,4 +292,5 @@ def _copy(user: socket.socket, debugger: socket.socket, secs: float) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:4]), float(sys.argv[4]), sys.argv[5:])
+    _peer, _listener, _held = map(int, sys.argv[1:4])
+    main(_peer, _listener, _held, float(sys.argv[4]), sys.argv[5:])
