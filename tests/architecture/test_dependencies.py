@@ -19,8 +19,12 @@ MODULES = {
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
 }
-#: Modules that jobs import from a folder of their own (agent/breakpoints/staged).
-STAGED = {"jobscribe_debugger", "jobscribe_pdb"}
+#: Modules that jobs import from a folder of their own (agent/breakpoints/staged), and those that these
+#: import if the job's Python has them.
+STAGED = {
+    *("jobscribe_debugger", "jobscribe_pdb", "jobscribe_dap"),
+    *("debugpy", "pydevd", "pydevd_pycharm"),
+}
 #: Declared for another package, which uses them if they are installed.
 INDIRECT = {"bcrypt"}
 #: Imported for the interface of a declared package, which requires them.
