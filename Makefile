@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines collected test test-pythons lint pure check lock audit bench soak docs clean
+.PHONY: help venv demo engines collected test test-pythons lint pure check lock audit bench soak wheels docs clean
 
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,6 +36,7 @@ help:
 	@echo "make audit   known vulnerabilities of the pinned versions"
 	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
 	@echo "make bench   speed, beside a floor and five other systems in the same run (BENCH_ARGS=--quick: a short comparison)"
+	@echo "make wheels  the wheels of jobscribe and of its executor plug-in for Snakemake, in build/wheels"
 	@echo "make docs    the documentation as a searchable site, in build/docs; a broken link fails"
 	@echo "make venv    make or update .venv, as all of these do by themselves"
 	@echo "make clean   remove what was built, .venv included"
@@ -63,6 +64,7 @@ engines: venv
 	@PYTHON=$(python) etc/engines/docker.sh install || true
 	@etc/engines/registry.sh install || true
 	@etc/engines/journald.sh install || true
+	@PYTHON=$(python) etc/engines/snakemake.sh install || true
 	@etc/engines/slurm.sh install slurm sshd mpi || true
 
 # Compiles all tests once. In a fresh clone, each pytest process of `make test` would do it.
@@ -128,6 +130,13 @@ bench: venv
 	$(bench) tests/bench/docker_bench.py
 	$(bench) tests/bench/slurm_bench.py
 	$(bench) tests/bench/monitor_bench.py
+
+# Both from copies of their sources, because a build writes beside its source.
+wheels: venv
+	@rm -rf build/wheels; mkdir -p build/wheels; sources=$$(mktemp -d) && trap 'rm -rf "$$sources"' EXIT && \
+	git archive HEAD | tar -x -C "$$sources" && \
+	$(python) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheels "$$sources" "$$sources/etc/snakemake" && \
+	ls build/wheels/*.whl
 
 # The variable silences a notice about MkDocs 2; setup.py keeps MkDocs below 2.
 docs: venv

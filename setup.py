@@ -78,12 +78,19 @@ EXTRAS = {
     "pam": ["pamela>=1.2"],
     # stacks and profiles of running jobs; beside agents, or in the environments of jobs
     "profile": ["py-spy>=0.4.1"],
+    # what the tests of etc/snakemake need; its users install snakemake-executor-plugin-jobscribe
+    "snakemake": [
+        "setuptools>=77",
+        "snakemake>=9.3",
+        "snakemake-interface-executor-plugins>=9.3,<10",
+    ],
     "sbatch": ["asyncssh>=2.24", "bcrypt>=4"],
     "test": [
         "asyncssh>=2.24",
         "authlib>=1.9",
         "bcrypt>=4",
         "cloudpickle>=3",
+        "debugpy>=1.8",
         "docker>=7.1",
         "hypothesis>=6.150",
         "joserfc>=1.6.8",

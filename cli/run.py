@@ -1,31 +1,15 @@
 """`jobscribe run`: a job in the foreground, with its output and its exit code."""
 
-import contextlib
-import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import click
 
-from ..protocol.jobs.status import COMPLETED, PENDING
+from ..protocol.jobs.status import COMPLETED
 from .session.last_refusal import record_refusal
 from .session.session import Session, command, session
+from .submission.foreground import follow, stopping_signals
 from .submission.quota_warning import warn_of_quota
 from .submission.run_options import run_options, spec_options
-from .terminal.output_stream import OutputStreamer, sink_for
-
-if TYPE_CHECKING:
-    from ..client.api.replies import RunState
-    from ..client.sync_client import Job
-
-EXIT_INTERRUPTED, EXIT_PIPE = 130, 141
-#: Poll interval for a waiting run, whose reason may change, and for a running one.
-WAITING_POLL_SECS, RUNNING_POLL_SECS = 2.0, 20.0
-_STREAMS = ("stdout", "stderr")
 
 
 @command(context_settings={"allow_interspersed_args": False})
@@ -36,8 +20,23 @@ _STREAMS = ("stdout", "stderr")
     is_flag=True,
     help="Run the command in this process, without a supervisor, for debuggers and coverage.",
 )
-@click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...")
-def run(words: tuple[str, ...], in_process: bool, **options: Any) -> None:
+@click.option(
+    "--local",
+    "local",
+    is_flag=True,
+    help="Run it as processes of this machine, by a private supervisor that ends with this command.",
+)
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    metavar="FILE",
+    help="With --local: a job file or configuration of OpenPAI, also for containers or a cluster.",
+)
+@click.argument("words", nargs=-1, metavar="-- COMMAND...")
+def run(
+    words: tuple[str, ...], in_process: bool, local: bool, path: str | None, **options: Any
+) -> None:
     """Submit a command, follow its output, and exit with its code (128+n for signal n, 125 if
     jobscribe itself failed).
 
@@ -47,9 +46,14 @@ def run(words: tuple[str, ...], in_process: bool, **options: Any) -> None:
     """
     s = session()
     fields = spec_options(**options)
+    _check(words, in_process, local, path, fields)
+    if local:
+        from .submission.local_runs import run_here
+
+        raise SystemExit(run_here(s, words, path, fields))
     if in_process:
         raise SystemExit(_run_in_process(s, words, fields))
-    with _signals():
+    with stopping_signals():
         try:
             with record_refusal(s):
                 job = s.client().run(words, **fields)
@@ -63,7 +67,7 @@ def run(words: tuple[str, ...], in_process: bool, **options: Any) -> None:
             s.screen.record({"type": "submitted", **job.submitted.raw})
         else:
             warn_of_quota(s, job.submitted.raw)
-        raise SystemExit(_follow(s, job))
+        raise SystemExit(follow(s, job))
 
 
 def _run_in_process(s: Session, words: tuple[str, ...], fields: dict[str, Any]) -> int:
@@ -82,105 +86,17 @@ def _run_in_process(s: Session, words: tuple[str, ...], fields: dict[str, Any]) 
         return state.shell_code
 
 
-class _Stopped(KeyboardInterrupt):
-    """Raised for SIGTERM and SIGHUP. Its text is the signal's name."""
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt the main thread like SIGINT, unless they are ignored."""
-
-    def stop(number: int, frame: object) -> None:
-        raise _Stopped(signal.Signals(number).name)
-
-    wanted = (signal.SIGTERM, signal.SIGHUP)
-    before = {
-        number: signal.signal(number, stop)
-        for number in wanted
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _follow(s: Session, job: "Job") -> int:
-    """Follow the run to its end and return its exit code."""
-    reader_closed = threading.Event()
-
-    def failed(error: BaseException) -> None:
-        """Cancel the run if the reader of the output closed it, like SIGPIPE ends a writer. The
-        main thread then sees the end of the run.
-        """
-        if isinstance(error, BrokenPipeError) and not reader_closed.is_set():
-            reader_closed.set()
-            with s.client().copy() as client:
-                client.cancel(
-                    job.jid, serial=job.serial, reason="the reader of its output closed it"
-                )
-
-    streamers = [_stream(s, job, stream, failed) for stream in _STREAMS]
-    try:
-        state = _wait(s, job)
-        for streamer in streamers:
-            streamer.join()
-    except BrokenPipeError:
-        return EXIT_PIPE
-    except KeyboardInterrupt as e:
-        state = _cancel(s, job, streamers, str(e) or "Ctrl-C")
-    return _report_end(s, job, state)
-
-
-def _stream(s: Session, job: "Job", stream: Any, failed: Any) -> OutputStreamer:
-    return OutputStreamer(
-        s.client().copy(),
-        lambda client: client.logs(job.jid, stream, follow=True),
-        sink_for(s.screen, stream),
-        failed,
-    )
-
-
-def _wait(s: Session, job: "Job") -> "RunState":
-    """Wait for the final state and return it. Meanwhile show why the run waits."""
-    begun, step = time.monotonic(), WAITING_POLL_SECS
-    while not (state := job.wait(timeout=step)).finished:
-        waiting = state.state == PENDING or not state.known
-        if waiting:
-            s.screen.progress(f"{job.jid} {state.sentence()}", time.monotonic() - begun)
-        step = WAITING_POLL_SECS if waiting else RUNNING_POLL_SECS
-    return state
-
-
-def _cancel(s: Session, job: "Job", streamers: list[OutputStreamer], by: str) -> "RunState":
-    s.screen.message(f"canceling {job.jid}; {by} again exits without waiting for its end")
-    try:
-        job.cancel(f"{by} at jobscribe run")
-        state = job.wait()
-        for streamer in streamers:
-            streamer.join()
-    except KeyboardInterrupt:
-        s.screen.message(
-            f"exited before the end of the run; see: jobscribe job status {job.jid}{s.supervisor_options()}"
+def _check(
+    words: tuple[str, ...], in_process: bool, local: bool, path: str | None, fields: dict[str, Any]
+) -> None:
+    """Raises click.UsageError for options that exclude each other."""
+    if in_process and local:
+        raise click.UsageError("give --in-process or --local, not both")
+    if path is not None and not local:
+        raise click.UsageError(
+            "-f requires --local; 'jobscribe job submit -f FILE' submits a job file"
         )
-        _exit_now(EXIT_INTERRUPTED)
-    return state
-
-
-def _report_end(s: Session, job: "Job", state: "RunState") -> int:
-    if s.screen.json:
-        s.screen.record({"type": "ended", **state.raw, "exitCode": state.shell_code})
-    elif state.state != COMPLETED or state.shell_code:
-        s.screen.message(f"{job.jid} {state.sentence()}")
-        s.screen.message(f"  jobscribe job why {job.jid}{s.supervisor_options()}")
-    return state.shell_code
-
-
-def _exit_now(code: int) -> NoReturn:
-    """Exit without the interpreter's shutdown, which would wait for locks of threads that still
-    write.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    if bool(words) == (path is not None):
+        raise click.UsageError("give a COMMAND" if path is None else "give a COMMAND or -f FILE")
+    if path is not None and any(value is not None for value in fields.values()):
+        raise click.UsageError("run options cannot be combined with -f: put them into the file")

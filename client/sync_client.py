@@ -16,6 +16,7 @@ from ..protocol.jobs.core_report import CoreFile
 from ..protocol.jobs.registry_login import RegistryLogin
 from ..protocol.wire.handshake import ACTOR
 from ..protocol.wire.messages import JobCmd, Stream
+from ..schema.jobs.description import Description, build_runs, parse_description
 from ..schema.jobs.job_file import Definition
 from .api import clones, operations, random_ids, requests
 from .api.cursors import EventCursor
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .functions.executor import Executor
     from .functions.future import FunctionFuture
     from .functions.warm_executor import WarmExecutor
+    from .local_site.site import LocalSite
 
 #: An event stream without any data, even a keepalive, for this time counts as disconnected.
 IDLE_SECS = 60.0
@@ -54,10 +56,14 @@ class Client:
     of the API token. budget_secs: how long a request is retried while the supervisor restarts or is busy; None for
     the environment variable JOBSCRIBE_PATIENCE, else 30 s. on_trouble: called before each retry,
     see connection.OnTrouble. in_process: without a url; supervisor, agent and jobs are in this
-    process and thread, see docs/debugging.md.
+    process and thread. local: without a url; a private supervisor runs jobs as processes of this
+    machine until `close`. See docs/debugging.md.
     """
 
     _in_process = False
+    #: changes runs to what the supervisor can run, and the supervisor to end with this client
+    _form: "Callable[[RunSpec], RunSpec] | None" = None
+    _site: "LocalSite | None" = None
 
     def __init__(
         self,
@@ -68,9 +74,12 @@ class Client:
         budget_secs: float | None = None,
         on_trouble: OnTrouble | None = None,
         in_process: bool = False,
+        local: bool = False,
     ) -> None:
-        if bool(url) == in_process:
-            raise TypeError("give the url of a supervisor and a token, or in_process=True")
+        if bool(url) + in_process + local != 1:
+            raise TypeError(
+                "give the url of a supervisor and a token, or in_process=True, or local=True"
+            )
         self._uid = uid
         self._functions: Executors | None = None
         if in_process:
@@ -79,8 +88,14 @@ class Client:
             self._in_process = True
             self._connection = cast(Connection, InProcessConnection(open_site(uid)))
             return
+        source = fixed(url, token, uid)
+        if local:
+            from .local_site.site import LocalSite
+
+            self._site = LocalSite()
+            self._form, source = self._site.form, in_root(self._site.root)
         self._connection = Connection(
-            Endpoint(fixed(url, token, uid), budget_secs=budget(budget_secs), on_trouble=on_trouble)
+            Endpoint(source, budget_secs=budget(budget_secs), on_trouble=on_trouble)
         )
 
     @classmethod
@@ -135,6 +150,7 @@ class Client:
             budget_secs=e.budget_secs if budget_secs is None else budget_secs,
             on_trouble=e.on_trouble if budget_secs is None else None,
         )
+        copied._form = self._form
         named = {} if actor is None else {ACTOR: actor}
         copied._connection.endpoint.headers = {**e.headers, **named}
         return copied
@@ -157,11 +173,15 @@ class Client:
         return self._connection.address().token
 
     def close(self) -> None:
-        """Close connections. Unfinished futures of `submit` fail; their runs continue."""
+        """Close connections. Unfinished futures of `submit` fail; their runs continue, except those of a
+        private supervisor (local=True).
+        """
         if self._functions is not None:
             self._functions.abandon()
             self._functions = None
         self._connection.close()
+        if self._site is not None:
+            self._site.close()
 
     def __enter__(self) -> "Client":
         return self
@@ -211,6 +231,7 @@ class Client:
         See docs/functions.md. resources: options of the run, as for `run`.
         """
         if isinstance(spec, RunSpec):
+            spec = self._formed(spec)
             return self._job(self._do(operations.submit_run(spec, *args, **options)))
         resources = options.pop("resources", None)
         executor: Any = self._executors().of({})
@@ -263,7 +284,8 @@ class Client:
 
         Returns the answers in the same order, when all runs are durable.
         """
-        return list(map(self._submitted, self._do(operations.run_many(specs))))
+        formed = list(map(self._formed, specs))
+        return list(map(self._submitted, self._do(operations.run_many(formed))))
 
     def submit_description(
         self,
@@ -278,8 +300,19 @@ class Client:
         Returns the runs of each job by its name. A run is a ClientError if its dependency ended
         meanwhile. Raises ClientError with the problems in `more["problems"]`.
         """
+        if self._form is not None:
+            return self._submit_jobs(parse_description(description))
         jobs = self._do(operations.submit_description(description, req_id, credentials))
         return {name: list(map(self._submitted, runs)) for name, runs in jobs.items()}
+
+    def _submit_jobs(self, description: Description) -> dict[str, list["Job | ClientError"]]:
+        """Submit the runs of a description, after `_form`."""
+        planned = build_runs(description, self.uid, random_ids.simulation_id)
+        runs = iter(self.run_many([spec for job in planned for spec in job.specs]))
+        return {job.job.name: [next(runs) for _ in job.specs] for job in planned}
+
+    def _formed(self, spec: RunSpec) -> RunSpec:
+        return spec if self._form is None else self._form(spec)
 
     def definition(self, jid: str) -> Definition:
         """Return the definition of a job of this user, without secrets: its job file as plain data."""
@@ -388,7 +421,7 @@ class Client:
         [{"index", "code", "error"}]} when all are durable. Completed runs that did not change are
         not repeated.
         """
-        return self._do(operations.submit_array(spec, indices, req_id))
+        return self._do(operations.submit_array(self._formed(spec), indices, req_id))
 
     def group(
         self,

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import tornado.httpserver
@@ -25,6 +26,7 @@ from ..db.sqlite.store import SqliteStore
 from ..db.store.contract import Appended, Batch, Write
 from ..protocol.api import device_logins
 from ..protocol.api.requests import RunSpec
+from ..protocol.api.unix_addresses import unix_url
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
 from ..protocol.jobs import profiling
@@ -87,6 +89,7 @@ from .process.listeners import (
     Bound,
     ServerCertificate,
     bound,
+    bound_path,
     certificate,
     pausing_listeners,
     port_of,
@@ -111,6 +114,8 @@ STORE_RETRY_SECS = 0.5
 CERTIFICATE_SECS = 5.0
 #: Connections accepted in one iteration of the event loop.
 ACCEPTED_AT_ONCE = 16
+#: Folder of the Unix sockets in the root.
+SOCKETS = "sockets"
 
 Announce = Callable[[dict[str, Any]], None]
 
@@ -437,15 +442,19 @@ class _Supervisor:
         # request meanwhile.
         tornado.netutil._DEFAULT_BACKLOG = ACCEPTED_AT_ONCE
         s = self._settings.supervisor
-        agents = bound(s.agents_ip, s.agents_port)
+        folder = self._root / SOCKETS
+        if s.sockets:
+            folder.mkdir(mode=0o700, exist_ok=True)
+        agents, agents_url, link = self._agents_listener(folder)
         tls = certificate("agents", s.agents_tls_cert, s.agents_tls_key)
         public_tls = certificate("https", s.tls_cert, s.tls_key)
         self._certificates = [c for c in (tls, public_tls) if c is not None]
-        scheme, pace = "wss" if s.agents_tls_cert else "ws", self._hub.pace
+        pace = self._hub.pace
         self._root.publish(
             "agents.json",
             {
-                "agentsUrl": f"{scheme}://{s.agents_ip}:{port_of(agents)}/agent",
+                "agentsUrl": agents_url,
+                **link,
                 "agentsCa": s.agents_tls_ca,
                 "pingSecs": pace.interval,
                 "pingTimeoutSecs": pace.timeout,
@@ -481,8 +490,12 @@ class _Supervisor:
         self._disk.start()
         self._notifications.start()
         self._metrics.start()
-        front = bound(s.ip, s.port)
-        url = f"http://{s.ip}:{port_of(front)}"
+        if s.sockets:
+            front = bound_path(str(folder / "api"))
+            url = unix_url(str(folder / "api"))
+        else:
+            front = bound(s.ip, s.port)
+            url = f"http://{s.ip}:{port_of(front)}"
         services = self._services()
         self._listen(front, self._guard.before(application(services), "refused"))
         if public_tls is not None:
@@ -508,6 +521,16 @@ class _Supervisor:
             str(self._root.path),
             self._store.head(),
         )
+
+    def _agents_listener(self, folder: Path) -> tuple[Bound, str, dict[str, str]]:
+        """Return the agents' listener, its address, and fields of the address file."""
+        s = self._settings.supervisor
+        if s.sockets:
+            path = str(folder / "agents")
+            return bound_path(path), "ws://localhost/agent", {"link": path}
+        agents = bound(s.agents_ip, s.agents_port)
+        scheme = "wss" if s.agents_tls_cert else "ws"
+        return agents, f"{scheme}://{s.agents_ip}:{port_of(agents)}/agent", {}
 
     async def wait_until_stopped(self) -> None:
         """Return when the process is to stop. Raise Refusal if the store failed permanently."""

@@ -14,7 +14,12 @@ from ...runtime.execution.folder import write
 #: The folder of the hook, in this package; and its name in the evidence of a task.
 STAGED = Path(__file__).parent / "staged"
 _COPY, _SOCKETS = "debugger", "debug"
-_MODULES = ("jobscribe_debugger.py", "jobscribe_pdb.py", "on_error/sitecustomize.py")
+_MODULES = (
+    "jobscribe_debugger.py",
+    "jobscribe_pdb.py",
+    "jobscribe_dap.py",
+    "on_error/sitecustomize.py",
+)
 
 
 def with_debugger(spec: TaskSpec, below: Mapping[str, str], evidence: object) -> TaskSpec:

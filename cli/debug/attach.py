@@ -33,8 +33,14 @@ TWICE_SECS = 3.0
 
 
 @command()
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="N",
+    help="Let an IDE attach to this port of 127.0.0.1 (0: a free one), for a job with --debug=debugpy.",
+)
 @click.argument("id_", metavar="ID")
-def attach(id_: str) -> None:
+def attach(id_: str, port: int | None) -> None:
     """Debug a stopped process of a job in this terminal, with Pdb. ID is from `debug list`, or a job
     with one stopped process.
 
@@ -45,6 +51,11 @@ def attach(id_: str) -> None:
     if s.screen.json:
         raise click.UsageError("a debugger is interactive; --json is for 'debug list'")
     stop = _find(s, id_)
+    if port is not None:
+        from .ide import relay
+
+        relay(s, stop, port)
+        return
     client = s.client_for(stop["computeJid"])
     begun = client.debug_attach(stop["computeJid"], stop["id"])
     left = stop["timeLimitLeftSecs"]
@@ -117,6 +128,12 @@ class Terminal:
             self._s.screen.message(f"[{message['end']}]")
             self._close()
             return False
+        elif "hello" in message and dict(message["hello"]).get("protocol") == "dap":
+            return self._show(
+                {
+                    "end": f"it waits for an IDE: jobscribe debug attach {self._stop['id']} --port 5678"
+                }
+            )
         elif "running" in message:
             self._s.screen.message("[the process continues; Ctrl-C interrupts it, twice detaches]")
         elif "prompt" in message:

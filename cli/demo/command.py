@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...client.local_site import child_processes
 from ...protocol.errors import Refusal
 from ..session.session import Session, command, session
 from ..terminal.output_stream import OutputStreamer
 from ..terminal.quantities import duration
-from . import child_processes
 from .computations import Computation, choose
 
 if TYPE_CHECKING:

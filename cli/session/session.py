@@ -37,6 +37,10 @@ class Session:
         self._limit_reason = ""
         #: the user who really acts, if --uid names another one; for the audit trail
         self._actor: str | None = None
+        #: The supervisor ends with this command.
+        self.private = False
+        #: A signal has canceled what this command does.
+        self.interrupted = False
         #: Secrets typed by the user, until `close`.
         self.typed: list[str] = []
 
@@ -110,6 +114,15 @@ class Session:
         if "" not in self._clients:
             self._clients[""] = self._create_client()
         return self._clients[""]
+
+    def use_private(self, client: "Client") -> None:
+        """Talk to this client's private supervisor. Raises click.UsageError if another one is named."""
+        named = [n for n in ("root", "url", "site", "token_file", "uid") if self.options.get(n)]
+        if named:
+            option = named[0].replace("_", "-")
+            raise click.UsageError(f"--local has a supervisor of its own; leave out --{option}")
+        self.private = True
+        self._clients[""] = client
 
     def client_for(self, jid: str) -> "Client":
         """Return a client that acts as the owner of this job. The supervisor decides whether the

@@ -116,8 +116,9 @@ def run_options(function: F) -> F:
                 "debug",
                 is_flag=False,
                 flag_value="breakpoint",
-                type=click.Choice(["breakpoint", "on-error"]),
-                help="Let breakpoint() wait for 'jobscribe debug attach'; --debug=on-error: uncaught exceptions, too.",
+                metavar="[=MODE]",
+                help="Let breakpoint() wait for 'jobscribe debug attach'; --debug=on-error: uncaught exceptions, too;"
+                " =debugpy: for an IDE; =debugpy:HOST:PORT or =pydevd:HOST:PORT: connect to an IDE.",
             ),
             click.option(
                 "--debug-ttl",
@@ -243,6 +244,10 @@ def _debugging(mode: str | None, secs: float | None) -> dict[str, str]:
         return {}
     from ...protocol.jobs import debugging
 
+    if not debugging.is_mode(mode):
+        raise click.BadParameter(
+            f"{mode!r} is none of: {', '.join(debugging.FORMS)}", param_hint="--debug"
+        )
     more = {} if secs is None else {debugging.SECS_VARIABLE: f"{secs:g}"}
     return {debugging.VARIABLE: mode, **more}
 

@@ -4,12 +4,14 @@ No I/O: `connection` and `async_connection` send and receive.
 """
 
 import functools
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import httpcore
 import msgspec
 
+from ...protocol.api.unix_addresses import unix_path
 from ..api.errors import ClientError, own
 from ..api.requests import Call, bad_request
 from .address import Address
@@ -112,7 +114,12 @@ def _exactly(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 @functools.lru_cache(64)
 def origin(url: str) -> httpcore.Origin:
-    """Return scheme, host and port. Raises ClientError("badRequest") for an invalid address."""
+    """Return scheme, host and port. The host of an address of `unix_url` is the socket's path.
+
+    Raises ClientError("badRequest") for an invalid address.
+    """
+    if (path := unix_path(url)) is not None:
+        return httpcore.Origin(b"http", os.fsencode(path), 80)
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -130,7 +137,9 @@ def _head(address: Address) -> list[tuple[bytes, bytes]]:
     """Return the headers of every request to this address."""
     return _pairs(
         {
-            "Host": urlsplit(address.url).netloc.rpartition("@")[2],
+            "Host": "localhost"
+            if unix_path(address.url)
+            else urlsplit(address.url).netloc.rpartition("@")[2],
             "Authorization": f"Bearer {address.token}",
             "Accept": "*/*",
         }

@@ -1,4 +1,6 @@
-"""Sockets of httpcore that send the head of a request together with the beginning of its body.
+"""Sockets of httpcore that send the head of a request with the beginning of its body.
+
+A host that begins with / is the path of a Unix socket.
 
 httpcore writes both separately. One segment less saves system calls of client and server.
 """
@@ -72,6 +74,8 @@ class Backend(httpcore.SyncBackend):
         local_address: str | None = None,
         socket_options: _Options = None,
     ) -> httpcore.NetworkStream:
+        if host.startswith("/"):
+            return Stream(super().connect_unix_socket(host, timeout, socket_options))
         return Stream(super().connect_tcp(host, port, timeout, local_address, socket_options))
 
 
@@ -114,5 +118,7 @@ class AsyncBackend(httpcore.AnyIOBackend):
         local_address: str | None = None,
         socket_options: _Options = None,
     ) -> httpcore.AsyncNetworkStream:
+        if host.startswith("/"):
+            return AsyncStream(await super().connect_unix_socket(host, timeout, socket_options))
         stream = await super().connect_tcp(host, port, timeout, local_address, socket_options)
         return AsyncStream(stream)

@@ -24,7 +24,9 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class PlainConnection:
-    """Connects at its first request. Use it for one request at a time."""
+    """Connects at its first request. Use it for one request at a time. A host that begins with / is
+    the path of a Unix socket.
+    """
 
     def __init__(self, origin: httpcore.Origin) -> None:
         self._origin = origin
@@ -76,10 +78,16 @@ class PlainConnection:
             self._socket = None
 
     def _connect(self, timeout: float) -> None:
-        self._socket = socket.create_connection(
-            (self._origin.host.decode("ascii"), self._origin.port), timeout
-        )
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        host = self._origin.host
+        if host.startswith(b"/"):
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.settimeout(timeout)
+            self._socket.connect(host)
+        else:
+            self._socket = socket.create_connection(
+                (host.decode("ascii"), self._origin.port), timeout
+            )
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reader = self._socket.makefile("rb")
 
     def _answer(self, without_body: bool) -> tuple[int, Headers, bytes]:

@@ -45,7 +45,10 @@ LOCKS: dict[str, list[str]] = {
     + _EXTRAS["sbatch"],
     "agent": SETUP["AGENT"],
     "bench": _EXTRAS["bench"],
+    "snakemake": _PRODUCT + _EXTRAS["snakemake"],
 }
+#: Lock files of environments that need other versions than the first one has.
+_FREE = frozenset({"snakemake"})
 _MARK = "# sha256 of its requirements in setup.py: "
 _LEAST_PYTHON = "3.11"
 
@@ -79,7 +82,7 @@ def write(upgrade: bool) -> None:
         if upgrade:
             command.append("--upgrade")
         first = next(iter(LOCKS))
-        if name != first:
+        if name != first and name not in _FREE:
             command += ["--constraint", str(path(first))]
         text = "".join(f"{line}\n" for line in requirements)
         subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)

@@ -4,6 +4,7 @@ A run has no field for this: as variables, the option reaches jobs of all kinds,
 of a run, and is ignored by agents of earlier versions.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Literal
@@ -18,16 +19,20 @@ VARIABLE, SECS_VARIABLE = "JOBSCRIBE_DEBUG", "JOBSCRIBE_DEBUG_SECS"
 OPTIONS = frozenset((VARIABLE, SECS_VARIABLE))
 #: Variables of a job for `agent/breakpoints/staged`.
 HOOK, FOLDER = "PYTHONBREAKPOINT", "JOBSCRIBE_DEBUG_DIR"
-Mode = Literal["breakpoint", "on-error"]
-MODES: tuple[Mode, ...] = ("breakpoint", "on-error")
+MODES = ("breakpoint", "on-error", "debugpy")
+#: A debugger that listens at an address: an IDE.
+_DIRECT = re.compile(r"(?:debugpy|pydevd):[A-Za-z0-9][A-Za-z0-9.-]{0,254}:([1-9][0-9]{0,4})\Z")
+FORMS = (*MODES, "debugpy:HOST:PORT", "pydevd:HOST:PORT")
 #: How long a stopped job waits by default.
 DEFAULT_SECS = 1800.0
 
 
 class DebugOption(msgspec.Struct, frozen=True):
-    """mode: `on-error` stops at uncaught exceptions, too. secs: how long a stopped job waits."""
+    """mode: `on-error` stops at uncaught exceptions, too; `debugpy` waits for an IDE; with an
+    address, debugpy or pydevd connects to it. secs: how long a stopped job waits.
+    """
 
-    mode: Mode
+    mode: str
     secs: float
 
 
@@ -54,12 +59,19 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def option(env: Mapping[str, str]) -> DebugOption | None:
     """Return the debugging option of a run; None without one, or with an invalid one."""
-    mode = next((m for m in MODES if m == env.get(VARIABLE)), None)
+    mode = env.get(VARIABLE)
     try:
         secs = float(env.get(SECS_VARIABLE, DEFAULT_SECS))
     except ValueError:
         return None
-    return None if mode is None or not 0 < secs < 10**9 else DebugOption(mode, secs)
+    valid = mode is not None and is_mode(mode) and 0 < secs < 10**9
+    return DebugOption(mode, secs) if valid and mode is not None else None
+
+
+def is_mode(text: str) -> bool:
+    """Return whether this is a value of `VARIABLE`."""
+    direct = _DIRECT.match(text)
+    return text in MODES or (direct is not None and int(direct[1]) < 2**16)
 
 
 def of_envs(envs: Iterable[Mapping[str, str]]) -> DebugOption | None:
@@ -69,7 +81,10 @@ def of_envs(envs: Iterable[Mapping[str, str]]) -> DebugOption | None:
 
 def warning(found: DebugOption) -> str:
     """Return what everybody who looks at the run is told."""
-    where = "breakpoints" if found.mode == "breakpoint" else "breakpoints and uncaught exceptions"
+    tool, _, address = found.mode.partition(":")
+    if address:
+        return f"remote debugging is on: at breakpoints, {tool} connects to {address}"
+    where = "breakpoints and uncaught exceptions" if found.mode == "on-error" else "breakpoints"
     return (
         f"remote debugging is on: processes stop at {where}, up to {found.secs:g} s each, while its"
         " time limit goes on ('jobscribe debug list')"
@@ -84,7 +99,7 @@ def check(env: Mapping[str, str], *, allowed: bool, most_secs: float) -> None:
     if found is None:
         raise Refusal(
             "badRequest",
-            f"{VARIABLE} is one of: {', '.join(MODES)}; {SECS_VARIABLE} is a number of seconds",
+            f"{VARIABLE} is one of: {', '.join(FORMS)}; {SECS_VARIABLE} is a number of seconds",
         )
     if not allowed:
         raise Refusal(

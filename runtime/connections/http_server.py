@@ -12,6 +12,7 @@ import pwd
 import resource
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
@@ -32,6 +33,8 @@ LINGER_SECS, LINGER_BYTES = 2.0, 16 * 1024 * 1024
 #: Limit of one request's headers in bytes, which bounds the memory of unauthenticated requests.
 #: Browsers send the cookies of all servers on a machine.
 MAX_HEADERS = 64 * 1024
+#: struct ucred: pid, uid, gid
+_CREDENTIALS = struct.Struct("3i")
 _ENTRY = "jobscribe_entry"
 #: The same for the answer to a body that is not read.
 _UNREAD = "_jobscribe_unread"
@@ -54,18 +57,28 @@ class Peers:
 
     def of(self, sock: socket.socket) -> Peer:
         try:
+            if sock.family == socket.AF_UNIX:
+                return self._local(sock)
             ip, port = sock.getpeername()[:2]
             uid = owner((ip, port), sock.getsockname()[:2])
         except (OSError, ValueError):
             return Peer("a peer that has disconnected")
         if uid is not None:
-            return Peer(f"unix user {uid}", own=uid in self._own, trusted=uid in self._uids)
+            return self._user(uid)
         address = ip_address(ip.partition("%")[0])
         mapped = getattr(address, "ipv4_mapped", None) or address
         trusted = any(mapped in network for network in self._networks)
         if mapped.version == 6:  # a peer usually controls its whole /64 network
             return Peer(str(ip_network((int(mapped) >> 64 << 64, 64))), trusted=trusted)
         return Peer(str(mapped), trusted=trusted)
+
+    def _user(self, uid: int) -> Peer:
+        return Peer(f"unix user {uid}", own=uid in self._own, trusted=uid in self._uids)
+
+    def _local(self, sock: socket.socket) -> Peer:
+        """Return the peer of a Unix socket, as the kernel knows it. Raises OSError."""
+        data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        return self._user(_CREDENTIALS.unpack(data)[1])
 
 
 class Guard:

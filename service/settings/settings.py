@@ -94,6 +94,9 @@ class SupervisorSettings:
         "file with the token for monitoring (default: secret/metrics in the root)",
     )
     development: bool = _is(False, boolean, "allow a start without a secret file, on loopback only")
+    sockets: bool = _is(
+        False, boolean, "listen at Unix sockets in the root for this unix user, at no address"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,19 @@ def bound(ip: str, port: int) -> Bound:
         raise Refusal("portTaken", f"port {port} of {ip} cannot be used: {e.strerror}") from None
 
 
+def bound_path(path: str) -> Bound:
+    """Return a bound Unix socket for this unix user alone. Raises Refusal("badConfig")."""
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of an earlier supervisor of this root, which is locked
+        return [tornado.netutil.bind_unix_socket(path, mode=0o600, backlog=BACKLOG)]
+    except OSError as e:
+        raise Refusal(
+            "badConfig",
+            f"the socket {path} cannot be used: {e.strerror or e}; choose a shorter root",
+        ) from None
+
+
 def port_of(sockets: Bound) -> int:
     return int(sockets[0].getsockname()[1])
 

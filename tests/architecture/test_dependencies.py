@@ -19,9 +19,14 @@ MODULES = {
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
 }
-#: Modules that jobs import from a folder of their own (agent/breakpoints/staged, agent/profiles/staged).
-STAGED = {"jobscribe_debugger", "jobscribe_pdb", "jobscribe_profiler", "jobscribe_recorders"}
-#: Of the job's own Python, if it is there.
+#: Modules that jobs import from folders of their own (agent/breakpoints/staged,
+#: agent/profiles/staged), and those that these import if the Python of the job has them.
+STAGED = {
+    *("jobscribe_debugger", "jobscribe_pdb", "jobscribe_dap"),
+    *("jobscribe_profiler", "jobscribe_recorders"),
+    *("debugpy", "pydevd", "pydevd_pycharm"),
+}
+#: Of the Python of the job, if it is there.
 OF_THE_JOB = {"memray"}
 #: Declared for another package, which uses them if they are installed.
 INDIRECT = {"bcrypt"}

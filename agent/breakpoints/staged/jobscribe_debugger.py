@@ -10,7 +10,7 @@ Both directions are lines of JSON. From the user: `{"line"}`, `{"interrupt": tru
 `{"completions"}`, `{"running": true}`, `{"end"}`.
 
 Python 3.8 or later, standard library only: jobs import it, in images without jobscribe, too.
-`jobscribe_pdb` has the debugger, which only a job that stops imports.
+`jobscribe_pdb` has the debugger, which only a job that stops imports; `jobscribe_dap` is for IDEs.
 """
 
 from __future__ import annotations
@@ -31,6 +31,12 @@ def set_trace(*_: object, **__: object) -> None:
     """Stop the caller in a debugger, or continue if nobody attaches in time."""
     frame = sys._getframe().f_back
     assert frame is not None
+    mode = os.environ.get("JOBSCRIBE_DEBUG", "")
+    if mode.partition(":")[0] in ("debugpy", "pydevd"):
+        import jobscribe_dap  # type: ignore[import-not-found]
+
+        jobscribe_dap.set_trace(frame, mode)
+        return
     import jobscribe_pdb  # type: ignore[import-not-found]
 
     debugger, code = jobscribe_pdb.current(), frame.f_code

@@ -64,6 +64,21 @@ def folder() -> str:
     return path
 
 
+def accept(listener: socket.socket, until: float) -> socket.socket | None:
+    """Return the connection of a process of the same unix user; None at the monotonic time `until`."""
+    while True:
+        left = until - time.monotonic()
+        if left <= 0:
+            return None
+        if not select.select([listener], [], [], min(left, 3600.0))[0]:
+            continue
+        peer = listener.accept()[0]
+        creds = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        if struct.unpack("3i", creds)[1] == os.geteuid():
+            return peer
+        peer.close()
+
+
 class Gone(Exception):
     """The connection is lost."""
 
@@ -314,18 +329,7 @@ class Debugger(pdb.Pdb):
         return True
 
     def _accept(self, listener: socket.socket) -> socket.socket | None:
-        """Return the connection of a process of the same unix user, or None."""
-        while True:
-            left = (self._until or 0.0) - time.monotonic()
-            if left <= 0:
-                return None
-            if not select.select([listener], [], [], min(left, 3600.0))[0]:
-                continue
-            peer = listener.accept()[0]
-            creds = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            if struct.unpack("3i", creds)[1] == os.geteuid():
-                return peer
-            peer.close()
+        return accept(listener, self._until or 0.0)
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send a message; without a user it is dropped."""

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.cli.demo import child_processes, computations
+from jobscribe.cli.demo import computations
 from jobscribe.cli.terminal import screen
 from jobscribe.cli.terminal.quantities import BYTES, SECS, duration, moment
 from jobscribe.cli.terminal.screen import REPEAT_SECS, Screen, clean
+from jobscribe.client.local_site import child_processes
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_everything_that_was_started_is_stopped(tmp_path: Path) -> None:
     program = f"""
 import subprocess, sys, time
 from pathlib import Path
-from jobscribe.cli.demo import child_processes as descendants
+from jobscribe.client.local_site import child_processes as descendants
 descendants.adopt()
 subprocess.Popen(["sh", "-c", "trap '' TERM; echo $$ > {tmp_path}/deaf; while :; do sleep 1; done"])
 subprocess.Popen(["sh", "-c", "setsid sh -c 'echo $$ > {tmp_path}/orphan; exec sleep 300' & exit"]).wait()

@@ -1,4 +1,4 @@
-"""Tracking and stopping of the demo's descendant processes, including orphans."""
+"""Tracking and stopping of all descendants of a process, including orphans."""
 
 import ctypes
 import os

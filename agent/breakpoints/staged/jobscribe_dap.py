@@ -1,0 +1,296 @@
+"""debugpy and pydevd at a `breakpoint()`, for IDEs. `jobscribe_debugger` imports this module in a job
+that was submitted with `--debug=debugpy` or with the address of a debugger.
+
+The stop waits at a unix socket, as that of `jobscribe_pdb`. When an IDE is there, a process of its own
+(`main`) copies bytes between this socket and debugpy, which stops the threads of the job. Both
+directions are lines of JSON, `{"dap": base64}`. debugpy connects to a listener at 127.0.0.1 that takes
+this one connection, of the same unix user. A debugger that is missing or not reachable is no failure:
+the job continues.
+
+Python 3.8 or later, standard library only, except debugpy or pydevd of the job's own Python.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+if __name__ != "__main__":
+    import jobscribe_pdb as pdb_  # type: ignore[import-not-found]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+#: Seconds that debugpy has to connect, and between two looks at the connection.
+_CONNECT_SECS, _LOOK_SECS = 20.0, 0.05
+_LOCALHOST = "127.0.0.1"
+_noted: set[tuple[int, str]] = set()
+
+
+def set_trace(frame: FrameType, mode: str) -> None:
+    """Stop at this frame in an IDE, or continue if none is there in time."""
+    tool, _, address = mode.partition(":")
+    try:
+        if address:
+            host, _, port = address.rpartition(":")
+            _direct(frame, tool, host, int(port))
+        else:
+            _relayed(frame)
+    except Exception as failure:
+        _note_once(f"no debugger: {type(failure).__name__}: {failure}; the job continues")
+    finally:
+        # pydevd puts its own hook there, which ignores breakpoints between two sessions
+        sys.breakpointhook = sys.__breakpointhook__
+
+
+def _note_once(text: str) -> None:
+    """Write a line to the job's stderr, once in each process."""
+    if (os.getpid(), text) not in _noted:
+        _noted.add((os.getpid(), text))
+        pdb_.note(text)
+
+
+# ---- a debugger at an address
+
+
+def _direct(frame: FrameType, tool: str, host: str, port: int) -> None:
+    try:
+        if tool == "debugpy":
+            import debugpy
+
+            if not debugpy.is_client_connected():
+                debugpy.connect((host, port))
+            _suspend(frame)
+        else:
+            _pydevd().settrace(host, port=port, suspend=True, stop_at_frame=frame)
+    except ImportError as failure:
+        _note_once(f"{tool} cannot be imported by {sys.executable} ({failure}); the job continues")
+    except (Exception, SystemExit) as failure:  # pydevd of some versions exits
+        reason = getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+        _note_once(f"the debugger at {host}:{port} is not reachable ({reason}); the job continues")
+
+
+def _pydevd() -> Any:
+    try:
+        import pydevd_pycharm  # type: ignore[import-not-found]
+    except ImportError:
+        import pydevd  # type: ignore[import-not-found]
+
+        return pydevd
+    return pydevd_pycharm
+
+
+# ---- an IDE at the relay
+
+
+def _relayed(frame: FrameType) -> None:
+    try:
+        import debugpy
+
+        # children that debugpy starts in would need connections of their own
+        debugpy.configure(subProcess=False)
+        if debugpy.is_client_connected() or _attach(frame):
+            _suspend(frame)
+    except ImportError as failure:
+        _note_once(
+            f"debugpy cannot be imported by {sys.executable} ({failure}); install it there, or submit with"
+            " --debug for Pdb; the job continues"
+        )
+
+
+def _suspend(frame: FrameType) -> None:
+    import pydevd
+
+    pydevd.settrace(
+        suspend=True,
+        trace_only_current_thread=True,
+        patch_multiprocessing=False,
+        stop_at_frame=frame,
+    )
+
+
+def _attach(frame: FrameType) -> bool:
+    """Wait for an IDE. Return whether it is there. Raises OSError."""
+    secs = pdb_._seconds()
+    until = time.monotonic() + secs
+    place, code = pdb_.Place(), frame.f_code
+    location = pdb_._location(
+        "breakpoint", code.co_filename, frame.f_lineno, code.co_name, "", secs
+    )
+    about = pdb_._identity(place.name)
+    pdb_.note(
+        f"stopped at {code.co_filename}:{frame.f_lineno}; attach an IDE within {secs:.0f} s:"
+        f" jobscribe debug attach {about} --port 5678"
+    )
+    try:
+        while time.monotonic() < until:
+            peer = _user(place, location, about, until)
+            if peer is None:
+                break
+            with peer:
+                place.write(**location, attached=True)
+                if _connected(peer, place, secs, until):
+                    return True
+        pdb_.note(f"no IDE attached within {secs:g} s; the job continues")
+    except BaseException:
+        place.close()
+        raise
+    place.close()
+    return False
+
+
+def _user(place: Any, location: Any, about: str, until: float) -> socket.socket | None:
+    """Return the connection of a user who has sent something; None when the time is over."""
+    listener = place.listen()
+    try:
+        place.write(**location, attached=False)
+        while True:
+            peer: socket.socket | None = pdb_.accept(listener, until)
+            if peer is None:
+                return None
+            hello = {"hello": {**location, "id": about, "protocol": "dap"}}
+            peer.sendall((json.dumps(hello) + "\n").encode())
+            left = max(0.0, until - time.monotonic())
+            if select.select([peer], [], [], left)[0] and peer.recv(1, socket.MSG_PEEK):
+                return peer
+            peer.close()
+    finally:
+        listener.close()
+
+
+def _connected(peer: socket.socket, place: Any, secs: float, until: float) -> bool:
+    """Connect debugpy to this user. Return whether the IDE has begun; False if it is gone."""
+    import debugpy
+    import pydevd
+
+    listener = socket.socket()
+    listener.bind((_LOCALHOST, 0))
+    listener.listen(8)
+    port = listener.getsockname()[1]
+    alive, held = os.pipe()
+    fds = (peer.fileno(), listener.fileno(), held)
+    command = [sys.executable, "-I", os.path.abspath(__file__), *map(str, fds), f"{secs:g}"]
+    try:
+        paths = [f"{place.sockets}/{place.name}.sock", f"{place.folder}/{place.name}.json"]
+        # the child continues in a child of its own
+        subprocess.Popen(
+            [*command, *paths], pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        ).wait()
+        os.close(held)
+        pydevd.stoptrace()  # of an earlier session
+        pydevd.settrace(
+            host=_LOCALHOST,
+            port=port,
+            suspend=False,
+            wait_for_ready_to_run=False,
+            block_until_connected=True,
+            patch_multiprocessing=False,
+        )
+        listener.close()
+        while not debugpy.is_client_connected():
+            if select.select([alive], [], [], _LOOK_SECS)[0] or time.monotonic() > until:
+                pydevd.stoptrace()
+                return False
+        return True
+    finally:
+        listener.close()
+        os.close(alive)
+
+
+# ---- the process that copies bytes
+
+
+def main(peer_fd: int, listener_fd: int, held: int, secs: float, paths: list[str]) -> None:
+    """Copy bytes until one end closes, or the user sends nothing for `secs`. Then remove the files
+    of the stop.
+    """
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    user = socket.socket(fileno=peer_fd)
+    listener = socket.socket(fileno=listener_fd)
+    try:
+        debugger = _debugger(listener)
+        if debugger is not None:
+            _copy(user, debugger, secs)
+    finally:
+        for path in paths:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        os.close(held)
+
+
+def _debugger(listener: socket.socket) -> socket.socket | None:
+    """Return the connection of debugpy: the first one of the same unix user."""
+    listener.settimeout(_CONNECT_SECS)
+    try:
+        while True:
+            found = listener.accept()[0]
+            if _owner(found.getpeername()) == os.geteuid():
+                return found
+            found.close()
+    except OSError:
+        return None
+    finally:
+        listener.close()
+
+
+def _owner(address: tuple[str, int]) -> int | None:
+    """Return the unix user of the socket with this address."""
+    host, port = address
+    words = "".join(f"{int(part):02X}" for part in reversed(host.split(".")))
+    with open("/proc/net/tcp") as table:
+        for line in table:
+            row = line.split()
+            if len(row) > 7 and row[1] == f"{words}:{port:04X}":
+                return int(row[7])
+    return None
+
+
+def _copy(user: socket.socket, debugger: socket.socket, secs: float) -> None:
+    over = threading.Event()
+    heard = [time.monotonic()]
+
+    def to_debugger() -> None:
+        with contextlib.suppress(OSError, ValueError), user.makefile("rb") as lines:
+            for line in lines:
+                heard[0] = time.monotonic()
+                message = json.loads(line)
+                if isinstance(message, dict) and isinstance(message.get("dap"), str):
+                    debugger.sendall(base64.b64decode(message["dap"]))
+        over.set()
+
+    def to_user() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                data = debugger.recv(16384)
+                if not data:
+                    break
+                text = base64.b64encode(data).decode("ascii")
+                user.sendall((json.dumps({"dap": text}) + "\n").encode())
+        over.set()
+
+    for target in (to_debugger, to_user):
+        threading.Thread(target=target, daemon=True).start()
+    while not over.wait(max(0.0, heard[0] + secs - time.monotonic())):
+        if time.monotonic() >= heard[0] + secs:
+            break
+    for each in (debugger, user):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()
+
+
+if __name__ == "__main__":
+    _peer, _listener, _held = map(int, sys.argv[1:4])
+    main(_peer, _listener, _held, float(sys.argv[4]), sys.argv[5:])

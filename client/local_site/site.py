@@ -1,0 +1,95 @@
+"""Start and end of a private supervisor. Its root is a temporary folder, its sockets are in it."""
+
+import glob
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+
+from ...protocol.api.requests import RunSpec
+from ..api.errors import ClientError, own
+from .local_form import localized
+
+#: Seconds until the supervisor is ready, and until everything has ended.
+READY_SECS, END_SECS = 60.0, 30.0
+_READY = b"jobscribe ready "
+_ERRORS = "supervisor.err"
+_GPUS = "/dev/nvidia[0-9]*"
+
+
+class LocalWarning(UserWarning):
+    """A request of a run that this machine does not honour."""
+
+
+class LocalSite:
+    """A supervisor for this process. `close` ends it and all its jobs, and removes its files; so does
+    the end of this process. Raises ClientError.
+    """
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+        self.root = tempfile.mkdtemp(prefix="jobscribe-local-")
+        self._guard = subprocess.Popen(
+            [sys.executable, "-P", "-m", "jobscribe.client.local_site", self.root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            # not in the terminal's process group: Ctrl-C is for the client
+            start_new_session=True,
+            cwd="/",
+        )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def form(self, spec: RunSpec) -> RunSpec:
+        """Return the run as this machine can run it. Warns once of each request that is lost."""
+        local, lost = localized(spec, len(glob.glob(_GPUS)))
+        for sentence in lost:
+            if sentence not in self._warned:
+                self._warned.add(sentence)
+                self.warn(sentence)
+        return local
+
+    @staticmethod
+    def warn(sentence: str) -> None:
+        warnings.warn(sentence, LocalWarning, stacklevel=2)
+
+    def close(self) -> None:
+        """Repeating it is harmless."""
+        assert self._guard.stdin is not None and self._guard.stdout is not None
+        self._guard.stdin.close()
+        try:
+            self._guard.wait(END_SECS)
+        except subprocess.TimeoutExpired:
+            self._guard.send_signal(signal.SIGKILL)
+            self._guard.wait()
+        self._guard.stdout.close()
+
+    def _wait_until_ready(self) -> None:
+        assert self._guard.stdout is not None
+        deadline, said = time.monotonic() + READY_SECS, b""
+        while not said.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if not select.select([self._guard.stdout], [], [], max(0.0, left))[0]:
+                raise self._failed(f"it was not ready within {READY_SECS:g} s")
+            data = os.read(self._guard.stdout.fileno(), 4096)
+            if not data:
+                raise self._failed("it ended")
+            said += data
+        if not said.startswith(_READY):
+            raise self._failed(said.decode("utf-8", "replace").strip())
+
+    def _failed(self, what: str) -> ClientError:
+        try:
+            with open(os.path.join(self.root, _ERRORS), encoding="utf-8", errors="replace") as file:
+                what = f"{what}: {file.read()[-1000:].strip()}"
+        except OSError:
+            pass  # the guard has removed the root
+        return own("noSupervisor", f"the private supervisor did not start; {what}")

@@ -1,0 +1,68 @@
+"""A small client of the Debug Adapter Protocol: an IDE of tests."""
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+
+class DapClient:
+    """One connection, as VS Code makes it with `"request": "attach"`."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), 30)
+        self._file = self._socket.makefile("rb")
+        self._number = 0
+
+    def begin(self) -> None:
+        """Do what an IDE does first, without breakpoints of its own."""
+        self.ask("initialize", clientID="test", adapterID="python", linesStartAt1=True)
+        self._send("attach", justMyCode=False)
+        self.ask("configurationDone")
+
+    def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        """Return the body of the successful response."""
+        number = self._send(command, **arguments)
+        answer = self._until(lambda m: m["type"] == "response" and m["request_seq"] == number)
+        assert answer["success"], answer
+        body: dict[str, Any] = answer.get("body") or {}
+        return body
+
+    def stopped(self) -> dict[str, Any]:
+        """Wait for a stop. Return its thread and its innermost frame."""
+        event = self._until(lambda m: m["type"] == "event" and m["event"] == "stopped")
+        thread = event["body"]["threadId"]
+        frame = self.ask("stackTrace", threadId=thread)["stackFrames"][0]
+        return {"thread": thread, **frame}
+
+    def close(self) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def _send(self, command: str, **arguments: Any) -> int:
+        self._number += 1
+        request = {
+            "seq": self._number,
+            "type": "request",
+            "command": command,
+            "arguments": arguments,
+        }
+        data = json.dumps(request).encode()
+        self._socket.sendall(b"Content-Length: %d\r\n\r\n" % len(data) + data)
+        return self._number
+
+    def _until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        while True:
+            message = self._read()
+            if wanted(message):
+                return message
+
+    def _read(self) -> dict[str, Any]:
+        size = 0
+        while line := self._file.readline().strip():
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                size = int(value)
+        assert size, "the connection has ended"
+        message: dict[str, Any] = json.loads(self._file.read(size))
+        return message
