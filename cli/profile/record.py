@@ -14,10 +14,11 @@ from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import SECS, duration
 from . import folded
+from .flame_graph import flame_page
 from .folded import Recording
 
 #: Formats with the ends of their file names.
-_ENDS = {"flamegraph": "svg", "speedscope": "speedscope.json", "raw": "folded"}
+_ENDS = {"flamegraph": "html", "speedscope": "speedscope.json", "raw": "folded"}
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
@@ -125,7 +126,9 @@ def _formatted(recording: Recording, format_: str, name: str, rate: int) -> str:
         case "speedscope":
             return folded.speedscope(recording, name, rate)
         case _:
-            return folded.flame_graph(recording, f"{name}: {recording.samples} samples")
+            return flame_page(
+                folded.raw(recording).splitlines(), f"{name}: {recording.samples} samples"
+            )
 
 
 def _write(path: Path, text: str) -> None:
