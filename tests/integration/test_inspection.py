@@ -20,6 +20,8 @@ from jobscribe.client import ClientError
 from jobscribe.protocol.jobs.inspection import Program
 
 Make = Callable[..., SupervisorProcess]
+#: How long (seconds) a busy machine may take for a slice.
+PATIENT = 90.0
 ANN, BOB = "ann00001", "bob00001"
 #: Computes a little until a file is there. The child has no Python.
 PROGRAM = """
@@ -73,6 +75,7 @@ def recorded(path: Path) -> int:
     return sum(int(line.rpartition(" ")[2]) for line in lines)
 
 
+@pytest.mark.timeout(300)
 def test_a_running_job_is_inspected_and_goes_on(make_site: Make, tmp_path: Path) -> None:
     """Stacks, also of a stopped process; a profile, also of a job that ends meanwhile; another user;
     the limit of the host; the audit trail. The job's exit is its own.
@@ -112,12 +115,12 @@ def test_a_running_job_is_inspected_and_goes_on(make_site: Make, tmp_path: Path)
                 bob.open_shell(name, program=Program(name="stacks"))
             refusals.append((hidden.value.code, hidden.value.sentence.replace(name, "JID")))
         assert refusals[0] == refusals[1]
-    until(recorders, "the recording begins")
+    until(recorders, "the recording begins", PATIENT)
     asked = {"uid": ANN, "computeJid": jid, "shellId": "s" * 32, "program": {"name": "profile"}}
     full = site.ask("POST", "/api/shell-open", json.dumps(asked).encode())
     assert full.code == 429 and b"debugger.recordings" in full.body, full
     # its first slice is complete when the next one begins
-    until(lambda: recorders() > 1, "a second slice")
+    until(lambda: recorders() > 1, "a second slice", PATIENT)
     go.touch()
     _, said = meanwhile.communicate(timeout=100)
     assert meanwhile.returncode == 0 and "the task ended" in said, said

@@ -14,11 +14,16 @@ import sys
 from . import output, recording, stacks
 
 
+def _hung_up(number: int, frame: object) -> None:
+    sys.exit(128 + number)
+
+
 def main(options: str) -> int:
     """Return the exit code."""
     output.raw()
     # sent to all processes of an execution that is stopped, which itself ends the work
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, _hung_up)  # remove what is in files, end the tools
     given = json.loads(options)
     if given["name"] == "profile":
         secs = math.ceil(given["secs"])

@@ -119,6 +119,18 @@ def _recorded(
         if guard is not None:
             guard.started(tool.pid)
         running.append((root, path, tool))
+    try:
+        return _waited(running, secs, began)
+    finally:
+        for _, _, tool in running:
+            if tool.poll() is None:
+                tool.kill()
+
+
+def _waited(
+    running: list[tuple[Process, str, subprocess.Popen[bytes]]], secs: int, began: float
+) -> Failure | None:
+    """Send what the tools have written when they end. Return why nothing was recorded."""
     until = time.monotonic() + secs + _WRITE_SECS
     shown = time.monotonic()
     while any(tool.poll() is None for _, _, tool in running) and time.monotonic() < until:
@@ -129,8 +141,6 @@ def _recorded(
     why, got = None, False
     for root, path, tool in running:
         code = tool.poll()
-        if code is None:
-            tool.kill()
         data = _content(path)
         if data:
             got = True

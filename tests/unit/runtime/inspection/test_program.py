@@ -101,8 +101,9 @@ def sleeper(parent: int) -> bytes:
 
 
 def test_a_faulthandler_of_the_job_is_asked_and_harms_no_other_program(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stacks, "HANDLER_SECS", DEADLINE_SECS)
     text = "import os, sys, time\ndef waits():\n    print('on', flush=True)\n    time.sleep(1000)\nwaits()"
     env = {"JOBSCRIBE_DEBUG_DIR": str(tmp_path), "PYTHONPATH": f"{STAGED / 'on_error'}:{STAGED}"}
     job = start(sys.executable, "-c", text, **env)
@@ -153,6 +154,28 @@ def test_a_killed_tool_leaves_no_process_stopped(start: Start) -> None:
     program.kill()
     until(lambda: state(job) == "S", "it goes on")
     until(lambda: (p := processes.find(tool)) is None or p.state == "Z", "the tool is gone")
+
+
+def test_a_recording_that_is_hung_up_leaves_nothing(start: Start, tmp_path: Path) -> None:
+    token = Token("ann00001-sim00001-command", os.getpid(), 1, "hup", 0)
+    wait = "print('on', flush=True)\nimport time; time.sleep(1000)"
+    job = start(sys.executable, "-c", wait, JOBSCRIBE_TOKEN=str(token))
+    begun(job)
+    program = Program(name="profile", secs=600.0)
+    recorder = start(*command_line(program, token, here=True), TMPDIR=str(tmp_path))
+    begun(recorder)
+
+    def tools_() -> list[Process]:
+        known = (p for p in map(processes.find, processes._pids()) if p is not None)
+        return [p for p in known if p.parent == recorder.pid and p.name == "py-spy"]
+
+    until(lambda: tools_() and list(tmp_path.iterdir()), "py-spy records")
+    tool = (*tools_(), None)[0]
+    recorder.send_signal(signal.SIGHUP)
+    assert recorder.wait(DEADLINE_SECS) == 128 + signal.SIGHUP
+    assert list(tmp_path.iterdir()) == []
+    until(lambda: tool is None or not processes.is_same(tool), "py-spy is gone")
+    assert job.poll() is None
 
 
 def test_why_a_process_cannot_be_read(
