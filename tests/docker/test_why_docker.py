@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import explanation_quality
+import msgspec
 import pytest
 from cli_session import check_plain, gang, refused, role
 from docker_hosts import NOSHELL, Host, Hosts, sites
@@ -27,8 +28,10 @@ from docker_supervisor import (
     killed,
 )
 from image_registry import Registry
+from shell_user import client_of
 from supervisor_process import SupervisorProcess, jid_of, until
 
+from jobscribe.protocol.jobs.core_report import CoreFile
 from jobscribe.runtime.cores import core_pattern
 
 from .test_bad_input import change
@@ -330,7 +333,7 @@ def explained(
 
 @pytest.mark.timeout(300)
 def test_each_failure_is_told_by_its_cause_with_what_to_do(
-    docker_site: DockerSupervisor, registry: Registry, host_b: Host
+    docker_site: DockerSupervisor, registry: Registry, host_b: Host, tmp_path: Path
 ) -> None:
     site, gold = docker_site.site, {"activePlan": "gold"}
     stays, dies = (Case(docker_site, TASK, **gold).submit() for _ in range(2))
@@ -361,6 +364,11 @@ def test_each_failure_is_told_by_its_cause_with_what_to_do(
     for failure, case in cases:
         site.wait(case.run, LOST_SECS)
         wrong.append(explained(site, case.run, failure.told, failure.words))
+        if "coreBytes" in failure.fields and _target.kind == "file":
+            with client_of(site, case.run["uid"]) as client:
+                (task,) = client.tasks(case.jid)["tasks"]
+                file = msgspec.convert(task["exit"]["core"]["files"][0], CoreFile)
+                assert client.get_core(case.jid, file, tmp_path / case.jid).size == file.size
     for run, fault, words in refused_ones:
         site.wait(run, LOST_SECS)
         wrong.append(

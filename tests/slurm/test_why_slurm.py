@@ -8,19 +8,23 @@ others, and reasons for waiting.
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import explanation_quality
+import msgspec
 import pytest
 from concurrent_runs import BOB, PEOPLE, SECS, ConcurrentRuns, Play, played
 from local_parity import types
 from login_nodes import Users
+from shell_user import client_of
 from slurm_cluster import Slurm, sites
 from supervisor_process import jid_of, naps, until
 
+from jobscribe.protocol.jobs.core_report import CoreFile
 from jobscribe.runtime.cores import core_pattern
 
 LATER = {"directives": ["begin=now+1hour"]}
@@ -127,6 +131,11 @@ def it_crashes_with_a_core(stage: ConcurrentRuns) -> None:
     target = core_pattern.parse(Path(core_pattern.PATTERN).read_text(), False)
     words = ("core file core.", "jobscribe core stack") if target.kind == "file" else ("no core",)
     ended(stage, run, "crash", "certain", "SIGSEGV", *words)
+    with client_of(stage.site, run["uid"]) as client, tempfile.TemporaryDirectory() as folder:
+        (task,) = client.tasks(jid_of(run))["tasks"]
+        for said in task["exit"]["core"].get("files", ()):
+            copied = client.get_core(jid_of(run), msgspec.convert(said, CoreFile), f"{folder}/core")
+            assert copied.size == said["size"] and said["sha256"]
 
 
 @play
