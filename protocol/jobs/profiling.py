@@ -34,7 +34,7 @@ IN_PROCESS = "mem=process"
 #: What a tool costs the job.
 OVERHEAD: Mapping[str, str] = {
     "cpu-sampler": "about 2 %",
-    "cpu-cprofile": "up to 100 %",
+    "cpu-cprofile": "up to 400 %",
     "cpu-py-spy": "below 1 %",
     "mem-samples": "none",
     "mem-process": "below 1 %",
