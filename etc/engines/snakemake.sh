@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 PLACE=${PLACE:-$PWD/build/snakemake}
 lock=etc/requirements/snakemake.lock plugin=etc/snakemake
-want=$(cat "$lock" "$plugin/pyproject.toml" setup.py protocol/version.py | sha256sum)
+want=$(cat "$lock" "$plugin/pyproject.toml" | sha256sum)
 
 fail() { echo "$*" >&2; exit 1; }
 

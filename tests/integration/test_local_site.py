@@ -13,7 +13,7 @@ from supervisor_process import open_files, until
 from jobscribe.client import Client
 from jobscribe.runtime import processes
 
-#: The jobs write down their pids, and ignore SIGTERM.
+#: The tasks of the second job leave a file each, and ignore SIGTERM.
 JOBS = """
 jobs:
 - name: prep
@@ -27,7 +27,7 @@ jobs:
       tasks: 2
       image: pytorch/pytorch:2
       cpu: 500
-      command: "echo $$ > {folder}/$PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX.new; mv {folder}/*.new {folder}/pids-$$; trap '' TERM; while :; do sleep 1; done"
+      command: "trap '' TERM; echo $$ > {folder}/pids-$$; while :; do sleep 1; done"
 """
 
 
