@@ -68,7 +68,7 @@ SERVER = [
 EXTRAS = {
     # Python functions as jobs; needed by clients and by the Python of the jobs
     "client": ["cloudpickle>=3"],
-    "docker": ["docker>=7.1"],
+    "docker": ["cryptography>=44", "docker>=7.1"],
     "gpu": ["nvidia-ml-py>=12.560"],
     # the app of this name
     "heat": ["numpy>=2"],
@@ -80,6 +80,7 @@ EXTRAS = {
         "authlib>=1.9",
         "bcrypt>=4",
         "cloudpickle>=3",
+        "cryptography>=44",
         "docker>=7.1",
         "hypothesis>=6.150",
         "joserfc>=1.6.8",

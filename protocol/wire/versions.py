@@ -35,6 +35,8 @@ UNSTATED = Protocols(1, 1)
 LATER_FIELDS: Mapping[tuple[str, ...], int] = {
     ("run", "spec", "box", "login"): 2,
     ("run_tasks", "tasks", "spec", "box", "login"): 2,
+    ("run", "spec", "box", "sshPort"): 2,
+    ("run_tasks", "tasks", "spec", "box", "sshPort"): 2,
 }
 
 #: Op of a request -> the first protocol version that has it. An older agent never answers it.

@@ -34,6 +34,12 @@ def check_roles(
             raise Refusal(
                 "badRequest", f"{count} roles have the name {name!r}; give each role its own name"
             )
+    if spec.ssh and not containers:
+        raise Refusal(
+            "badRequest",
+            "the job asks for `ssh` between its tasks, which needs tasks in containers; "
+            "leave `ssh` out, or choose a driver with containers (docker)",
+        )
     for role in spec.roles:
         _check_role(role)
         if containers:
