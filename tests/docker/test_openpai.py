@@ -32,7 +32,7 @@ SECRET = "canaryOfOpenPai"
 
 SSHD, CACHE = "jobscribe-test/sshd:1", os.environ.get("CACHE", "/var/cache/jobscribe-docker")
 #: Worker 1 enters worker 0 by its name, and from there itself. Neither the keys of the image nor a
-#: password are accepted. A process that a session leaves is none of the task's.
+#: password are accepted.
 _OVER_SSH = r"""
 set -e
 if [ "$PAI_TASK_INDEX" = 0 ]; then until [ -e ../../end ]; do sleep 0.05; done; exit 0; fi
@@ -41,10 +41,12 @@ if [ "$PAI_TASK_INDEX" = 0 ]; then until [ -e ../../end ]; do sleep 0.05; done; 
   ssh -o PubkeyAuthentication=no -o PreferredAuthentications=password worker-0 true 2>/dev/null || echo $?
   stat -c %a /run/jobscribe-ssh/id
   ssh -A $PAI_HOST_IP_worker_0 'echo "${SSH_AUTH_SOCK-refused}"'
-  ssh worker-0 ssh worker-1 'echo hop $(hostname)'
+  ssh worker-0 ssh worker-1 hostname
 } > building
+ssh worker-0 'echo > in; sleep 600' &
+until [ -e "$HOME/in" ]; do sleep 0.05; done
 mv building said
-until [ -e ../../end ]; do sleep 0.05; done
+while ssh -o ConnectionAttempts=1 worker-0 true 2>/dev/null; do sleep 0.2; done
 """
 WRONG = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
 
@@ -278,15 +280,18 @@ def test_tasks_of_a_gang_reach_each_other_by_ssh_with_keys_of_their_attempt(
         job = submitted(client, tmp_path / "ssh", json.dumps(config))
         run_dir = Path(site.root, "user", UID, "command", *job.jid.split("-")[1:])
         said = run_dir / "worker" / "1" / "said"
-        until(lambda: said.exists() or job.status().over, "ssh works", 25)
+        until(lambda: said.exists() or job.status().over, "ssh works", 100)
         name, user, _, home, other, *rest = said.read_text().splitlines()
         own = run_dir.parents[2]
         assert (name, user, home, other) == ("worker-0", str(own.stat().st_uid), str(own), "255")
-        assert rest == ["600", "refused", "hop worker-1"]
+        assert rest == ["600", "refused", "worker-1"]
         inspected = host_a.docker("inspect", *host_a.containers("jobscribe.part=task"))
         (run_dir / "end").touch()
         assert job.wait(timeout=60).state == "completed", site.log()[-3000:]
         errors = b"".join(p.data for p in job.logs(role="plain", index=0))
+    # the ssh of worker 1 has outlived it, its session in worker 0 does not count
+    runs = Path(site.root).glob("agent/docker.container.*/run/*")
+    assert [p.name[-8:] for p in runs if (p / "survivors").exists()] == ["worker-1"]
     assert b"sshUnavailable" in errors and b"openssh-server" in errors
     private = "-----BEGIN OPENSSH"
     assert private not in inspected
