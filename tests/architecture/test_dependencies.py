@@ -25,7 +25,6 @@ STAGED = {"jobscribe_debugger", "jobscribe_pdb"}
 INDIRECT = {"bcrypt"}
 #: Imported for the interface of a declared package, which requires them.
 INTERFACE = {
-    "cryptography": "asyncssh",
     "urllib3": "docker",
     "werkzeug": "flask",
 }

@@ -124,6 +124,9 @@ def _ssh_config(places: list[TaskPlace]) -> Iterator[str]:
         yield "  UpdateHostKeys no"
         yield "  BatchMode yes"
         yield f"  ConnectionAttempts {_START_SECS}"
+        # the network of an ended task vanishes, and nothing says so to its peers
+        yield "  ConnectTimeout 10"
+        yield "  ServerAliveInterval 15"
     yield "Host *"
     yield "  Include /etc/ssh/ssh_config.d/*.conf"
 
