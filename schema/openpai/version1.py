@@ -13,7 +13,16 @@ from ..structs import Place, convert
 from . import task_script
 from .draft import Draft, LoginSource, Options
 from .task_script import Folders
-from .values import ROLE_NAME, check_folder, job_name, note_image, put_gpu_type, put_ssh, scalar, storages
+from .values import (
+    ROLE_NAME,
+    check_folder,
+    job_name,
+    note_image,
+    put_gpu_type,
+    put_ssh,
+    scalar,
+    storages,
+)
 
 #: Keys of a job description, with their names here.
 WORDS = {

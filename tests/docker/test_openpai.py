@@ -287,7 +287,7 @@ def test_tasks_of_a_gang_reach_each_other_by_ssh_with_keys_of_their_attempt(
         inspected = host_a.docker("inspect", *host_a.containers("jobscribe.part=task"))
         (run_dir / "end").touch()
         assert job.wait(timeout=60).state == "completed", site.log()[-3000:]
-        errors = b"".join(p.data for p in job.logs(role="plain", index=0))
+        errors = b"".join(p.data for p in job.logs("stderr", role="plain", index=0))
     # the session of worker 1 in worker 0 is no process that the task left behind
     left_behind = Path(site.root).glob(f"agent/docker.container.*/run/{job.jid}-*/survivors")
     assert list(left_behind) == []

@@ -38,7 +38,8 @@ _BY_PERL = f'$SIG{{INT}} = $SIG{{QUIT}} = "DEFAULT"; exec "/bin/sh", "./{SCRIPT}
 #: pass: send SIGTERM once to every process; a new process, or one that has executed a new program,
 #: gets it again, because between fork and exec the shell may have received the signal. each: parse
 #: one line of the process table. entered: whether it belongs to a session that `docker exec` began,
-#: which has its parent outside, or that sshd began; but a stopped task waits for those. others: set `n` to the number of remaining processes of the task.
+#: which has its parent outside, or that sshd began; but a stopped task waits for those. others: set
+#: `n` to the number of remaining processes of the task.
 _FUNCTIONS = (
     "each() {",
     "  pid=${1#/proc/}; parent=; line=",
