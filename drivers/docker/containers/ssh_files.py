@@ -20,6 +20,8 @@ SSHD_CONFIG, SSH_CONFIG, PASSWD = "sshd_config", "ssh_config", "passwd"
 ALSO_AT: Mapping[str, str] = {SSH_CONFIG: "/etc/ssh/ssh_config", PASSWD: "/etc/passwd"}
 #: The name that a task's unix user has in its container, and that known_hosts has for all tasks.
 USER, HOSTS = "jobscribe", "jobscribe-tasks"
+#: Where sshd listens in a container without a network of its gang.
+LOCAL = "127.0.0.1"
 #: Seconds that ssh waits for the sshd of a task that starts. It tries once a second.
 _START_SECS = 30
 
@@ -41,8 +43,12 @@ def make_keys() -> Keys:
     return Keys(*_key_pair(), *_key_pair())
 
 
-def files(keys: Keys, job: str, user: tuple[int, int], home: str) -> dict[str, str]:
-    """Return the files of each task of an attempt. job: the text of its `job.json`."""
+def files(
+    keys: Keys, job: str, user: tuple[int, int], home: str, *, network: bool
+) -> dict[str, str]:
+    """Return the files of each task of an attempt. job: the text of its `job.json`. network: the
+    gang has one; otherwise a task reaches only itself.
+    """
     places = msgspec.convert(json.loads(job)["tasks"], list[TaskPlace])
     return {
         CLIENT_KEY: keys.client,
@@ -52,7 +58,7 @@ def files(keys: Keys, job: str, user: tuple[int, int], home: str) -> dict[str, s
         AUTHORIZED: keys.client_public + "\n",
         KNOWN_HOSTS: f"{HOSTS} {keys.host_public}\n",
         SSHD_CONFIG: _sshd_config(user[0]),
-        SSH_CONFIG: "\n".join(_ssh_config(places)) + "\n",
+        SSH_CONFIG: "\n".join(_ssh_config(places, network)) + "\n",
         PASSWD: _passwd(user, home),
     }
 
@@ -107,14 +113,13 @@ def _sshd_config(uid: int) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _ssh_config(places: list[TaskPlace]) -> Iterator[str]:
+def _ssh_config(places: list[TaskPlace], network: bool) -> Iterator[str]:
     """ssh obtains the first value of each option, so a user's own ~/.ssh/config wins."""
-    alone = len(places) == 1  # such a task has no network
     for place in places:
         of_task = list(dict.fromkeys((f"{place.role}-{place.index}", host_name(place))))
-        of_task += [] if alone else [place.address]
+        of_task += [place.address] if network else []
         yield f"Host {' '.join(of_task)}"
-        yield f"  HostName {'127.0.0.1' if alone else place.address}"
+        yield f"  HostName {place.address if network else LOCAL}"
         yield f"  Port {place.ports['ssh'][0]}"
         yield f"  HostKeyAlias {HOSTS}"
         yield f"  IdentityFile {MOUNTED}/{CLIENT_KEY}"

@@ -236,7 +236,7 @@ class TaskStarter:
                 spec.run_dir,
                 limit_secs=spec.time_limit_secs,
                 grace_secs=spec.grace_secs,
-                ssh=(task.box.address or "127.0.0.1", task.box.ssh_port or 0)
+                ssh=(task.box.address or ssh_files.LOCAL, task.box.ssh_port or 0)
                 if self._has_ssh(task)
                 else None,
             ),
@@ -265,7 +265,9 @@ class TaskStarter:
         found = files.ssh_of_attempt(task.token)
         keys = ssh_files.make_keys() if found is None else ssh_files.read_keys(found)
         home = f"{self._driver.user_root}/{uid}"
-        files.write_ssh(task.token, ssh_files.files(keys, job, own, home), own)
+        network = task.box.address is not None
+        made = ssh_files.files(keys, job, own, home, network=network)
+        files.write_ssh(task.token, made, own)
 
     # ---- after it
 

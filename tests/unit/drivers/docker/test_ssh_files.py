@@ -41,7 +41,7 @@ def test_the_tasks_of_an_attempt_share_keys_that_only_their_user_reads(
     ledger: ContainerLedger,
 ) -> None:
     assert ledger.ssh_of_attempt(token()) is None
-    files = ssh_files.files(KEYS, job("10.208.0.2"), ME, "/home/u")
+    files = ssh_files.files(KEYS, job("10.208.0.2"), ME, "/home/u", network=True)
     ledger.write_ssh(token(), files, ME)
     folder = Path(ledger.ssh_folder(token()))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -55,7 +55,9 @@ def test_the_tasks_of_an_attempt_share_keys_that_only_their_user_reads(
 
 
 def test_only_the_key_of_the_attempt_is_accepted_and_shown_nowhere() -> None:
-    files = ssh_files.files(KEYS, job("10.208.0.2", "10.208.0.3"), (4711, 4712), "/home/u")
+    files = ssh_files.files(
+        KEYS, job("10.208.0.2", "10.208.0.3"), (4711, 4712), "/home/u", network=True
+    )
     config = dict(line.split(" ", 1) for line in files["sshd_config"].splitlines())
     refused = (
         "PasswordAuthentication",
@@ -72,12 +74,14 @@ def test_only_the_key_of_the_attempt_is_accepted_and_shown_nowhere() -> None:
     shared = [n for n, text in files.items() if KEYS.client in text or KEYS.host in text]
     assert shared == ["id", "host_key"]
     assert KEYS.client not in repr(KEYS) and ssh_files.make_keys() != KEYS
-    as_root = ssh_files.files(KEYS, job("10.208.0.2"), (0, 0), "/home/u")["sshd_config"]
+    as_root = ssh_files.files(KEYS, job("10.208.0.2"), (0, 0), "/home/u", network=True)[
+        "sshd_config"
+    ]
     assert "PermitRootLogin prohibit-password\n" in as_root and "AllowUsers root\n" in as_root
 
 
 def test_ssh_finds_each_task_by_the_name_of_its_role_its_container_and_its_address() -> None:
-    files = ssh_files.files(KEYS, job("10.208.0.2", "10.208.0.3"), ME, "/home/u")
+    files = ssh_files.files(KEYS, job("10.208.0.2", "10.208.0.3"), ME, "/home/u", network=True)
     hosts = files["ssh_config"].split("Host ")[1:]
     assert hosts[1].splitlines()[:4] == [
         "My_worker-1 my-worker-1 10.208.0.3",
@@ -87,8 +91,10 @@ def test_ssh_finds_each_task_by_the_name_of_its_role_its_container_and_its_addre
     ]
     assert "  StrictHostKeyChecking yes" in hosts[0] and hosts[2].startswith("*\n")
     assert files["known_hosts"] == f"jobscribe-tasks {KEYS.host_public}\n"
-    (alone, _) = ssh_files.files(KEYS, job("h"), ME, "/home/u")["ssh_config"].split("Host ")[1:]
-    assert "HostName 127.0.0.1\n" in alone  # it has no network
+    (alone, _) = ssh_files.files(KEYS, job("h"), ME, "/home/u", network=False)["ssh_config"].split(
+        "Host "
+    )[1:]
+    assert "HostName 127.0.0.1\n" in alone
 
 
 def test_sshd_is_started_where_the_job_asks_and_a_missing_one_is_told() -> None:
