@@ -45,7 +45,7 @@ if [ "$PAI_TASK_INDEX" = 0 ]; then until [ -e ../../end ]; do sleep 0.05; done; 
   ssh worker-0 ssh worker-1 hostname
 } > building
 mv building said
-ssh -o ServerAliveInterval=1 worker-0 'echo > entered; sleep 600' || true
+ssh -o ServerAliveInterval=1 worker-0 "echo > $PWD/entered; sleep 600" || true
 """
 WRONG = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
 
@@ -279,7 +279,8 @@ def test_tasks_of_a_gang_reach_each_other_by_ssh_with_keys_of_their_attempt(
         job = submitted(client, tmp_path / "ssh", json.dumps(config))
         run_dir = Path(site.root, "user", UID, "command", *job.jid.split("-")[1:])
         own = run_dir.parents[2]
-        until(lambda: (own / "entered").exists() or job.status().over, "ssh works", 100)
+        entered = run_dir / "worker" / "1" / "entered"
+        until(lambda: entered.exists() or job.status().over, "ssh works", 100)
         said = (run_dir / "worker" / "1" / "said").read_text()
         name, user, _, home, other, *rest = said.splitlines()
         assert (name, user, home, other) == ("worker-0", str(own.stat().st_uid), str(own), "255")
