@@ -70,7 +70,7 @@ EXTRAS = {
     "client": ["cloudpickle>=3"],
     # frames of core files of Python jobs; needed by the Python of the agents or of the jobs
     "core": ["pystack>=1.5; sys_platform == 'linux'"],
-    "docker": ["docker>=7.1"],
+    "docker": ["cryptography>=44", "docker>=7.1"],
     "gpu": ["nvidia-ml-py>=12.560"],
     # the app of this name
     "heat": ["numpy>=2"],
@@ -90,6 +90,7 @@ EXTRAS = {
         "authlib>=1.9",
         "bcrypt>=4",
         "cloudpickle>=3",
+        "cryptography>=44",
         "debugpy>=1.8",
         "docker>=7.1",
         "hypothesis>=6.150",

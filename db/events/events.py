@@ -505,7 +505,7 @@ def _without_late_stop(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_later_fields(spec: RunSpec) -> bool:
-    added = (spec.config, spec.registry_login, spec.cloned_from, spec.profile)
+    added = (spec.config, spec.registry_login, spec.cloned_from, spec.profile, spec.ssh)
     return any(value is not msgspec.UNSET for value in added) or _typed(spec)
 
 
@@ -516,7 +516,8 @@ def _typed(run: RunSpec | PastRun) -> bool:
 
 def _without_config(event: dict[str, Any]) -> dict[str, Any]:
     """The newest version added `spec.config`, `spec.registry_login`, `spec.cloned_from`,
-    `spec.profile` and `gpuType` of roles, which are unset by default, and to jobs `tags`, which are empty by default.
+    `spec.profile`, `spec.ssh` and `gpuType` of roles, which are unset by default, and to jobs
+    `tags`, which are empty by default.
     """
     return event
 

@@ -34,6 +34,9 @@ self=$(dirname "$(readlink -f "$0")")
 images="base:12 busybox:1 noshell:1"
 debs="base-files libc6 libc-bin busybox-static tini ca-certificates python3-minimal python3.11-minimal libpython3.11-minimal
     libpython3.11-stdlib zlib1g libexpat1 libssl3 libffi8 libbz2-1.0 liblzma5 libsqlite3-0 libuuid1 libcrypt1 libgcc-s1"
+sshd_debs="openssh-client openssh-server openssh-sftp-server libselinux1 libpcre2-8-0 libaudit1 libcap-ng0 libgssapi-krb5-2 libkrb5-3 libk5crypto3
+    libkrb5support0 libcom-err2 libkeyutils1 libpam0g libsystemd0 libzstd1 liblz4-1 libgcrypt20 libgpg-error0 libcap2 libwrap0 libnsl2 libtirpc3
+    libedit2 libtinfo6 libbsd0 libmd0 libfido2-1 libcbor0.8 libudev1"
 chain=JOBSCRIBE-$PORT
 
 fail() { echo "$*" >&2; exit 1; }
@@ -66,7 +69,7 @@ check() {
     iptables -w -n -L INPUT >/dev/null 2>&1 || fail "iptables does not work here (a container needs CAP_NET_ADMIN)"
     unshare --mount true 2>/dev/null || fail "mounts are not allowed here (a container needs CAP_SYS_ADMIN, without a seccomp or AppArmor profile that forbids it)"
     local name
-    for name in $images; do [[ -s $CACHE/${name%:*}.tar ]] || fail "the images are not built yet: run etc/engines/docker.sh install"; done
+    for name in $images sshd; do [[ -s $CACHE/${name%:*}.tar ]] || fail "the images are not built yet: run etc/engines/docker.sh install"; done
     [[ -e $CACHE/wheels/made ]] || fail "the packages of the agent's image are missing: run etc/engines/docker.sh install"
 }
 
@@ -92,8 +95,30 @@ image() {
     exec 9>"$CACHE/lock"
     flock 9  # several may want it at once
     [[ -s $CACHE/base.tar && -s $CACHE/busybox.tar && -s $CACHE/noshell.tar ]] || make_images
+    [[ -s $CACHE/sshd.tar ]] || make_sshd_image
     exec 9>&-
 }
+
+make_sshd_image() (  # base with OpenSSH; tests import it themselves
+    work=$(mktemp -d)
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    chmod 755 "$work"
+    mkdir -m 777 "$work/debs"
+    mkdir "$work/sshd"
+    tar -C "$work/sshd" -xf "$CACHE/base.tar"
+    # shellcheck disable=SC2086
+    (cd "$work/debs" && { apt-get download -qq $sshd_debs || { apt-get update -qq && apt-get download -qq $sshd_debs; }; }) >&2 ||
+        fail "the packages of OpenSSH could not be fetched from Debian's archive; see the output of apt-get above"
+    for d in "$work"/debs/*.deb; do dpkg-deb -x "$d" "$work/unpacked"; done
+    for d in bin sbin lib lib64; do  # the base has links for these
+        [[ ! -d $work/unpacked/$d ]] || { mkdir -p "$work/unpacked/usr/$d"; cp -a "$work/unpacked/$d/." "$work/unpacked/usr/$d/"; rm -r "$work/unpacked/$d"; }
+    done
+    cp -a "$work/unpacked/." "$work/sshd/"
+    rm -rf "$work"/sshd/usr/share/{doc,man,locale,lintian}
+    tar -C "$work/sshd" -cf "$CACHE/sshd.new" .
+    mv "$CACHE/sshd.new" "$CACHE/sshd.tar"
+)
 
 make_images() {
     local work d

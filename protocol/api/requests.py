@@ -136,6 +136,8 @@ class RunSpec(_Request, frozen=True, kw_only=True):
     config: Annotated[str, msgspec.Meta(max_length=MAX_CONFIG)] | msgspec.UnsetType = msgspec.UNSET
     #: the user's own credentials for image registries, which the supervisor has in memory
     registry_login: LoginRef | msgspec.UnsetType = msgspec.UNSET
+    #: each task in a container accepts ssh from the other tasks of its gang
+    ssh: bool | msgspec.UnsetType = msgspec.UNSET
     #: the job of the same user from whose definition this run was made
     cloned_from: ComputeJid | msgspec.UnsetType = msgspec.UNSET
     #: the profile to record: a kind, or a kind and its tool

@@ -98,7 +98,7 @@ class ContainerSpec(
     address, subnet: the task's place in the bridge network of its gang (`10.208.0.2`,
     `10.208.0.0/22`). volumes: names of the pool's volumes, or paths in the user's own directory,
     which is always mounted. keep: keep the container if the task fails. login: names the user's
-    credentials for registries.
+    credentials for registries. ssh_port: its sshd accepts the other tasks of the gang there.
     """
 
     image: str | None = None
@@ -111,6 +111,7 @@ class ContainerSpec(
     volumes: tuple[str, ...] = ()
     keep: bool = False
     login: LoginRef | msgspec.UnsetType = msgspec.UNSET
+    ssh_port: PortNumber | msgspec.UnsetType = msgspec.UNSET
 
 
 class TaskSpec(

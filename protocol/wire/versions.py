@@ -39,6 +39,8 @@ LATER_FIELDS: Mapping[tuple[str, ...], int] = {
     ("snapshot", "executions", "exit", "core"): 2,
     ("run", "spec", "profile"): 2,
     ("run_tasks", "tasks", "spec", "profile"): 2,
+    ("run", "spec", "box", "sshPort"): 2,
+    ("run_tasks", "tasks", "spec", "box", "sshPort"): 2,
 }
 
 #: Op of a request -> the first protocol version that has it. An older agent never answers it.

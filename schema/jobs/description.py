@@ -161,6 +161,7 @@ def _job(place: Place) -> JobDescription:
         "sim_name": keys.name,
         "queue": keys.queue or msgspec.UNSET,
         "priority": keys.priority or msgspec.UNSET,
+        "ssh": keys.ssh or msgspec.UNSET,
         "cloned_from": keys.cloned_from or msgspec.UNSET,
         "batch": msgspec.UNSET
         if keys.batch is None
@@ -199,6 +200,8 @@ def _check_conflicts(keys: JobKeys, place: Place) -> None:
             "a job without roles runs in the image of its pool",
             "`roles`, whose tasks have their own images",
         )
+    if keys.ssh and not has_roles:
+        place.error("ssh", "a job without roles has one task", "`roles`, whose tasks are a gang")
     if place.given("batch") and keys.driver not in (None, SBATCH):
         place.error("driver", f"it is {shown(keys.driver)}", f"{SBATCH}, the driver for `batch`")
     if keys.retry.count == -1 and keys.time_limit_secs is None:

@@ -189,6 +189,7 @@ def _job_data(spec: RunSpec) -> dict[str, Any]:
         **{key: env.get(variable) for variable, key in _KEYS.items()},
         "retry": _fields(retry, Retry()) or None,
         "debug": spec.debug_secs,
+        "ssh": spec.ssh or None,
         "timeLimit": spec.time_limit_secs,
         "queueLimit": spec.queue_limit_secs,
         "grace": spec.grace_secs if spec.grace_secs != 3.0 else None,

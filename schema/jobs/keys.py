@@ -240,6 +240,7 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
     debug_secs: Annotated[DebugSecs, _TIME, Form(aliases=("isDebug", "debugSecs"))] | None = (
         msgspec.field(name="debug", default=None)
     )
+    ssh: Annotated[bool, Form("true or false")] = False
     time_limit_secs: Annotated[Limit, _TIME, Form(aliases=("timeLimitSecs", "time"))] | None = (
         msgspec.field(name="timeLimit", default=None)
     )

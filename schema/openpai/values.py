@@ -107,6 +107,32 @@ def storages(place: Place, options: Options) -> list[str]:
     return [name for name, _ in volumes]
 
 
+def put_ssh(draft: Draft, place: Place, options: Options) -> None:
+    """Convert the plugin `ssh` of `extras`: with `jobssh: true`, tasks reach each other by ssh."""
+    extras = place.data if isinstance(place.data, dict) else {}
+    plugins = extras.get(_PLUGINS)
+    for n, plugin in enumerate(plugins if isinstance(plugins, list) else []):
+        if not isinstance(plugin, dict) or plugin.get("plugin") != "ssh":
+            continue
+        path = element(member(place.path, _PLUGINS), n)
+        parameters = plugin.get("parameters")
+        parameters = parameters if isinstance(parameters, dict) else {}
+        wanted = parameters.get("jobssh", False)
+        if not isinstance(wanted, bool):
+            problem = f"its `jobssh` is {shown(wanted)}"
+            place.findings.error(path, problem, "true or false, without quotes")
+        elif wanted and options.containers:
+            draft.put(["ssh"], True, path)
+        elif wanted:
+            place.findings.warning(
+                path, "there is no sshd without containers", "`jobscribe job shell JOB`"
+            )
+        if "userssh" in parameters:
+            place.findings.warning(
+                path, "no port of a task is open to users", "`jobscribe job shell JOB`"
+            )
+
+
 def note_image(findings: Findings, path: str, image: str) -> None:
     """Warn that the user chose to run the tasks without this image."""
     findings.warning(
@@ -142,9 +168,7 @@ def _plugins(place: Place, value: Any, path: str) -> Iterator[tuple[str, str]]:
             names = parameters.get("storageConfigNames") if isinstance(parameters, dict) else None
             yield from _names(names, here)
         elif name == "ssh":
-            place.findings.warning(
-                here, "jobscribe starts no sshd in tasks", "`jobscribe job shell JOB`"
-            )
+            continue  # see put_ssh
         else:
             place.findings.error(
                 here, f"there is no plugin {shown(name)} here", "its commands in `commands`"

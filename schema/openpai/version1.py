@@ -13,7 +13,16 @@ from ..structs import Place, convert
 from . import task_script
 from .draft import Draft, LoginSource, Options
 from .task_script import Folders
-from .values import ROLE_NAME, check_folder, job_name, note_image, put_gpu_type, scalar, storages
+from .values import (
+    ROLE_NAME,
+    check_folder,
+    job_name,
+    note_image,
+    put_gpu_type,
+    put_ssh,
+    scalar,
+    storages,
+)
 
 #: Keys of a job description, with their names here.
 WORDS = {
@@ -207,6 +216,9 @@ def _note_ignored(keys: JobKeys, place: Place) -> None:
 def _roles(keys: JobKeys, draft: Draft, place: Place, folders: Folders, options: Options) -> None:
     draft.begin(["roles"], "taskRoles")
     volumes = storages(place.within("extras"), options)
+    put_ssh(draft, place.within("extras"), options)
+    if options.containers and sum(role.task_number for role in keys.task_roles) > 1:
+        draft.put(["ssh"], True, "taskRoles")  # OpenPAI starts sshd in tasks of all images with it
     before = task_script.lines(folders)
     first: dict[str, str] = {}
     if not options.containers and keys.image:

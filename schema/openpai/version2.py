@@ -13,7 +13,7 @@ from . import task_script
 from .draft import Draft, LocalPath, LoginSource, Options
 from .task_script import Folders
 from .templates import Templates
-from .values import check_folder, note_image, put_gpu_type, storages
+from .values import check_folder, note_image, put_gpu_type, put_ssh, storages
 from .version2_keys import (
     SECRET_FORM,
     AuthKeys,
@@ -81,6 +81,7 @@ class _Roles:
         self._in_auth: set[str] = set()
         self._in_commands: set[str] = set()
         self._volumes = storages(place.within("extras"), options)
+        put_ssh(self._draft, place.within("extras"), options)
         self._known = self._prerequisites()
         #: the path of the default deployment
         self._deployed_at = ""

@@ -158,6 +158,8 @@ def policies(spec: RunSpec) -> list[str]:
         out.append(
             f"The run is canceled if it has not started {spec.queue_limit_secs:g} s after its submission."
         )
+    if spec.ssh:
+        out.append("Tasks in images with sshd reach each other by `ssh ROLE-INDEX`.")
     if spec.debug_secs is not None:
         out.append(
             f"A task that fails by itself is held for debugging for {spec.debug_secs:g} s, with all its resources."

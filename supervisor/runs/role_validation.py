@@ -49,6 +49,12 @@ def check_roles(
             )
         if role.gpu_type and not role.gpu:
             _refuse(role, "it has a `gpuType` but no GPUs; give `gpu`, or leave `gpuType` out")
+    if spec.ssh and not containers:
+        raise Refusal(
+            "badRequest",
+            "the job asks for `ssh` between its tasks, which needs tasks in containers; "
+            "leave `ssh` out, or choose a driver with containers (docker)",
+        )
     _check_totals(spec)
     for variable in spec.env:
         _check_pai(variable, set(task_environment.GIVEN), "a run with roles")

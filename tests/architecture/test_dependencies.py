@@ -32,7 +32,6 @@ OF_THE_JOB = {"memray"}
 INDIRECT = {"bcrypt"}
 #: Imported for the interface of a declared package, which requires them.
 INTERFACE = {
-    "cryptography": "asyncssh",
     "urllib3": "docker",
     "werkzeug": "flask",
 }

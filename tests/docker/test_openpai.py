@@ -5,6 +5,7 @@ and `put` reach the run directory.
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,22 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "etc" / "examples" / "openpai"
 SECRET = "canaryOfOpenPai"
 
 
+SSHD, CACHE = "jobscribe-test/sshd:1", os.environ.get("CACHE", "/var/cache/jobscribe-docker")
+#: Worker 1 enters worker 0 by its name, and from there itself. Neither the keys of the image nor a
+#: password are accepted.
+_OVER_SSH = r"""
+set -e
+if [ "$PAI_TASK_INDEX" = 0 ]; then until [ -e ../../end ]; do sleep 0.05; done; exit 0; fi
+{
+  ssh worker-0 'hostname; id -u; id -un; echo $HOME'
+  ssh -o PubkeyAuthentication=no -o PreferredAuthentications=password worker-0 true 2>/dev/null || echo $?
+  stat -c %a /run/jobscribe-ssh/id
+  ssh -A $PAI_HOST_IP_worker_0 'echo "${SSH_AUTH_SOCK-refused}"'
+  ssh worker-0 ssh worker-1 hostname
+} > building
+mv building said
+ssh -o ServerAliveInterval=1 worker-0 "echo > $PWD/entered; sleep 600" || true
+"""
 WRONG = "k9TqCanary7Zx2VbNm4LpRw8YsHd3Gf6"
 
 
@@ -223,3 +240,64 @@ def test_a_simulated_task_has_the_image_and_limits(
     assert (ended.returncode, said in ended.stderr) == (code, True), ended
     assert (tmp_path / "r" / "m" / "0" / "x").exists() is (code == 4)
     assert "jobscribe-simulate" not in host_a.docker("ps", "-a")
+
+
+def test_tasks_of_a_gang_reach_each_other_by_ssh_with_keys_of_their_attempt(
+    site: SupervisorProcess, host_a: Host, tmp_path: Path
+) -> None:
+    """The last role has an image without sshd: it is told so, and its exit is its own."""
+    host_a.docker("import", f"{CACHE}/sshd.tar", SSHD)
+    config = {
+        "protocolVersion": 2,
+        "name": f"reached-{secrets.token_hex(4)}",  # repeats need another name
+        "type": "job",
+        "prerequisites": [
+            {"type": "dockerimage", "name": n, "uri": u} for n, u in (("ssh", SSHD), ("no", BASE))
+        ],
+        "taskRoles": {
+            "worker": {
+                "instances": 2,
+                "completion": {"minSucceededInstances": 2},
+                "dockerImage": "ssh",
+                "resourcePerInstance": {"cpu": 1, "memoryMB": 128, "gpu": 0},
+                "extraContainerOptions": {"shmMB": 64},
+                "commands": [_OVER_SSH],
+            },
+            "plain": {
+                "dockerImage": "no",
+                "completion": {"minSucceededInstances": -1},
+                "resourcePerInstance": {"cpu": 1, "memoryMB": 128, "gpu": 0},
+                "extraContainerOptions": {"shmMB": 64},
+                "commands": ["until [ -e ../../end ]; do sleep 0.05; done", "exit 0"],
+            },
+        },
+        "extras": {
+            "com.microsoft.pai.runtimeplugin": [{"plugin": "ssh", "parameters": {"jobssh": True}}]
+        },
+    }
+    with Client.from_root(site.root, uid=UID) as client:
+        job = submitted(client, tmp_path / "ssh", json.dumps(config))
+        run_dir = Path(site.root, "user", UID, "command", *job.jid.split("-")[1:])
+        own = run_dir.parents[2]
+        entered = run_dir / "worker" / "1" / "entered"
+        until(lambda: entered.exists() or job.status().over, "ssh works", 100)
+        said = (run_dir / "worker" / "1" / "said").read_text()
+        name, user, _, home, other, *rest = said.splitlines()
+        assert (name, user, home, other) == ("worker-0", str(own.stat().st_uid), str(own), "255")
+        assert rest == ["600", "refused", "worker-1"]
+        inspected = host_a.docker("inspect", *host_a.containers("jobscribe.part=task"))
+        (run_dir / "end").touch()
+        assert job.wait(timeout=60).state == "completed", site.log()[-3000:]
+        errors = b"".join(p.data for p in job.logs("stderr", role="plain", index=0))
+    # the session of worker 1 in worker 0 is no process that the task left behind
+    left_behind = Path(site.root).glob(f"agent/docker.container.*/run/{job.jid}-*/survivors")
+    assert list(left_behind) == []
+    assert b"sshUnavailable" in errors and b"openssh-server" in errors
+    private = "-----BEGIN OPENSSH"
+    assert private not in inspected
+    until(lambda: not host_a.containers("jobscribe.part=task"), "the containers are gone", 60)
+
+    def left() -> list[Path]:
+        return [p for p, text in texts_below(Path(site.root)).items() if private.encode() in text]
+
+    until(lambda: not left(), "the keys are gone", 60)

@@ -20,7 +20,7 @@ from ....protocol.clusters.container_pool import Limits, Pool, PoolHost, Volume
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
 from ....protocol.wire.messages import ContainerSpec
-from . import names
+from . import names, ssh_files
 
 #: Path of the relay's socket, in relays and agents.
 LINKS: Final = "/run/jobscribe"
@@ -132,9 +132,10 @@ def task_container(
     core_bytes: int = 0,
     network: str | None = None,
     declared: Sequence[str] = (),
+    ssh: str | None = None,
 ) -> Creation:
     """The container of one task. image: the image id. evidence: its folder, with wrapper.sh in it.
-    network: the bridge of its gang.
+    network: the bridge of its gang. ssh: the folder with its ssh files.
 
     declared: volumes that the image declares. They are held in memory and end with the container;
     the engine would store them on its own disk, without a limit.
@@ -149,6 +150,10 @@ def task_container(
         _bind_mount(user_dir, user_dir),
         *_volume_mounts(box.volumes, pool.volumes, user_dir),
     ]
+    if ssh is not None:
+        mounts.append(_bind_mount(ssh, ssh_files.MOUNTED, read_only=True))
+        for file, path in ssh_files.ALSO_AT.items():
+            mounts.append(_bind_mount(f"{ssh}/{file}", path, read_only=True))
     taken = {m["Target"] for m in mounts} | {"/tmp"}
     mounts += [
         _in_memory(path, limits.tmp_mb)

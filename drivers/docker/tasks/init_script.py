@@ -12,6 +12,7 @@ import math
 import posixpath
 
 from ....runtime.execution.folder import EXIT_CODE, JOB, SCRIPT, SIGNAL, STDERR, STDOUT
+from ..containers.ssh_files import MOUNTED, SSHD_CONFIG
 
 WRAPPER = "wrapper.sh"
 #: This file tells the script to stop. It is created before the signal, because a signal before the
@@ -21,6 +22,13 @@ STARTED_MARK = "started"
 #: Files that the script writes: the time limit ended the task; number of processes that outlived
 #: the main one.
 LIMIT_MARK, SURVIVORS = "limit", "survivors"
+#: Errors of sshd. It checks that it was started by an absolute path.
+SSHD_LOG = "sshd.log"
+SSHD_PATHS = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd")
+NO_SSHD = (
+    "jobscribe: ssh is unavailable in this task (sshUnavailable): its image has no sshd; use an image"
+    " with OpenSSH (Debian: openssh-server, openssh-client), or `jobscribe job shell`"
+)
 #: Seconds by which the script's time limit is later than the driver's. It applies only if the
 #: driver does not run.
 LIMIT_SLACK_SECS = 2
@@ -30,18 +38,25 @@ _BY_PERL = f'$SIG{{INT}} = $SIG{{QUIT}} = "DEFAULT"; exec "/bin/sh", "./{SCRIPT}
 #: pass: send SIGTERM once to every process; a new process, or one that has executed a new program,
 #: gets it again, because between fork and exec the shell may have received the signal. each: parse
 #: one line of the process table. entered: whether it belongs to a session that `docker exec` began,
-#: which has its parent outside. others: set `n` to the number of remaining processes of the task.
+#: which has its parent outside, or that sshd began; but a stopped task waits for those. others: set
+#: `n` to the number of remaining processes of the task.
 _FUNCTIONS = (
     "each() {",
     "  pid=${1#/proc/}; parent=; line=",
-    '  case "$pid" in 1 | "$self" | "$clock" | "$teller") return 1 ;; esac',
+    '  case "$pid" in 1 | "$self" | "$clock" | "$teller" | "$sshd") return 1 ;; esac',
     '  read -r line 2>/dev/null <"$1/stat" || return 1',
     "  set -- ${line##*) }",
     '  [ "$1" != Z ] && parent=$2 && session=$4 && image="$pid/${20}/${26}"',
     "}",
     "entered() {",
-    '  [ "$session" != 1 ] && read -r line 2>/dev/null <"/proc/$session/stat" || return 1',
-    '  set -- ${line##*) }; [ "$2" = 0 ]',
+    '  while [ "$session" != 1 ] && read -r line 2>/dev/null <"/proc/$session/stat"; do',
+    '    set -- ${line##*) }; [ "$2" = 0 ] && return',
+    '    [ -n "$sshd" ] && [ -z "$told" ] || return 1',
+    '    [ "$2" = "$sshd" ] && return',
+    '    read -r line 2>/dev/null <"/proc/$2/stat" || return 1',
+    "    set -- ${line##*) }; session=$4",
+    "  done",
+    "  return 1",
     "}",
     "others() {",
     "  n=0; self=",
@@ -63,8 +78,17 @@ _FUNCTIONS = (
 )
 
 
-def init_script(evidence: str, run_dir: str, *, limit_secs: float | None, grace_secs: float) -> str:
-    """Return the text of the script. evidence, run_dir: absolute paths."""
+def init_script(
+    evidence: str,
+    run_dir: str,
+    *,
+    limit_secs: float | None,
+    grace_secs: float,
+    ssh: tuple[str, int] | None = None,
+) -> str:
+    """Return the text of the script. evidence, run_dir: absolute paths. ssh: address and port of the
+    task's sshd.
+    """
     limit = (
         []
         if limit_secs is None
@@ -80,7 +104,7 @@ def init_script(evidence: str, run_dir: str, *, limit_secs: float | None, grace_
         f"say() {{ printf '%s %s\\n' {_quoted(posixpath.basename(evidence))} \"$1\" >&4; }} 2>/dev/null",
         "# an engine can restart a container, but a task runs only once",
         f"( set -C; : >{STARTED_MARK} ) 2>/dev/null || exit 125",
-        "main=; clock=; teller=; told=",
+        "main=; clock=; teller=; told=; sshd=",
         *_FUNCTIONS,
         "trap pass TERM INT HUP QUIT",
         f'if [ -e {STOP_MARK} ] || [ -n "$told" ]; then',
@@ -88,6 +112,7 @@ def init_script(evidence: str, run_dir: str, *, limit_secs: float | None, grace_
         "fi",
         'say "begins"',
         *_run_directory_lines(run_dir),
+        *(_sshd_lines(*ssh) if ssh is not None else ()),
         "if env --default-signal=INT,QUIT true 2>/dev/null; then",
         f"  env --default-signal=INT,QUIT /bin/sh ./{SCRIPT} 4>&- & main=$!",
         'elif [ -n "${BASH_VERSION-}" ] && set -m 2>/dev/null; then',
@@ -132,6 +157,19 @@ def _run_directory_lines(run_dir: str) -> list[str]:
         f'  while IFS= read -r line; do printf "%s\\n" "$line"; done <./{JOB} >{to}/{JOB}',
         "fi 2>/dev/null",
         f'{{ mkdir -p {to}/.jobscribe && ln -sfn "$PWD" {to}/.jobscribe/latest; }} 2>/dev/null',
+    ]
+
+
+def _sshd_lines(address: str, port: int) -> list[str]:
+    """Lines that start sshd, if the image has it. The job does not depend on it."""
+    options = f"-D -e -f {MOUNTED}/{SSHD_CONFIG} -o ListenAddress={_quoted(address)} -p {port}"
+    return [
+        f'for p in "$(command -v sshd)" {" ".join(SSHD_PATHS)}; do',
+        '  [ -x "$p" ] || continue',
+        f'  "$p" {options} >/dev/null 2>{SSHD_LOG} 3>&- 4>&- & sshd=$!',
+        "  break",
+        "done",
+        f'[ -n "$sshd" ] || echo {_quoted(NO_SSHD)} >&3',
     ]
 
 

@@ -3,6 +3,7 @@
     <root>/agent/<place>/ledger/<name>/   private: a folder per task that is not acknowledged, or whose container is kept
         task.json, container.json         the request; the id of the container, written before the start
         stop.json, exit.json, settled     the stop and its reason; the exit; the acknowledgement that the exit is durable
+        ssh/                              keys of its attempt, readable for its user, mounted into the container
     <root>/agent/<place>/run/<name>/      the evidence (see runtime.execution), owned by the user; creating it uses the token
 
 A user's code can write to the evidence folder. So files there are replaced, never opened for
@@ -14,6 +15,8 @@ import json
 import os
 import secrets
 import shutil
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +27,7 @@ from ....protocol.jobs.exit_info import ExitInfo
 from ....runtime.execution.folder import EXIT, STOP, read_json
 from ....runtime.filesystems import sync_folder, write_atomically
 
-TASK, CONTAINER, SETTLED = "task.json", "container.json", "settled"
+TASK, CONTAINER, SETTLED, SSH = "task.json", "container.json", "settled", "ssh"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -96,6 +99,30 @@ class ContainerLedger:
                 return False
             raise
         return True
+
+    def ssh_folder(self, token: Token) -> str:
+        """Return the folder with the ssh files of a task. It goes with the entry."""
+        return f"{self.ledger}/{token.name}/{SSH}"
+
+    def write_ssh(self, token: Token, files: Mapping[str, str], owner: tuple[int, int]) -> None:
+        """Write the ssh files of a task, which only its user can read. Raises OSError."""
+        folder = self.ssh_folder(token)
+        os.mkdir(folder, 0o700)
+        for name, text in files.items():
+            replace_file(folder, name, text.encode())
+            if os.geteuid() == 0:
+                os.chown(f"{folder}/{name}", *owner, follow_symlinks=False)
+        if os.geteuid() == 0:
+            os.chown(folder, *owner, follow_symlinks=False)
+
+    def ssh_of_attempt(self, token: Token) -> dict[str, str] | None:
+        """Return the ssh files of any task of this attempt; None if no task has them."""
+        attempt = f"{token.jid}-{token.serial}-{token.attempt}-"
+        for name in sorted(n for n in os.listdir(self.ledger) if n.startswith(attempt)):
+            folder = Path(self.ledger, name, SSH)
+            if folder.is_dir():
+                return {path.name: path.read_text() for path in folder.iterdir()}
+        return None
 
     def sync(self) -> None:
         sync_folder(self.ledger)

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+
 from ....protocol.errors import Refusal
 from ....protocol.execution.table import STARTED_BEFORE, STOPPED_BEFORE
 from ....protocol.ids import op_id
@@ -21,7 +23,7 @@ from ....protocol.launch.job_script import export_lines, script
 from ....protocol.wire.messages import Shared
 from ....runtime.execution.folder import JOB, SCRIPT
 from ..agents.driver import DockerDriver
-from ..containers import exit_status, names, specifications
+from ..containers import exit_status, names, specifications, ssh_files
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from ..images.image_store import NO_LOGINS, ImageFault, OwnLogins
@@ -234,10 +236,15 @@ class TaskStarter:
                 spec.run_dir,
                 limit_secs=spec.time_limit_secs,
                 grace_secs=spec.grace_secs,
+                ssh=(task.box.address or ssh_files.LOCAL, task.box.ssh_port or 0)
+                if self._has_ssh(task)
+                else None,
             ),
         }
         if job is not None:
             texts[JOB] = job
+            if self._has_ssh(task):
+                self._write_ssh(task, job)
         for name, text in texts.items():
             replace_file(
                 task.folder,
@@ -247,6 +254,20 @@ class TaskStarter:
             )
             users.chown(f"{task.folder}/{name}", uid)
         users.chown(task.folder, uid)  # last, so that the user cannot interfere before
+
+    def _has_ssh(self, task: TaskState) -> bool:
+        return task.box.ssh_port is not msgspec.UNSET
+
+    def _write_ssh(self, task: TaskState, job: str) -> None:
+        """Write the ssh files of a task, with the keys of its attempt."""
+        files, uid = task.place.files, task.place.key.uid
+        own = self._driver.unix_users.ids(uid)
+        found = files.ssh_of_attempt(task.token)
+        keys = ssh_files.make_keys() if found is None else ssh_files.read_keys(found)
+        home = f"{self._driver.user_root}/{uid}"
+        network = task.box.address is not None
+        made = ssh_files.files(keys, job, own, home, network=network)
+        files.write_ssh(task.token, made, own)
 
     # ---- after it
 
@@ -299,6 +320,7 @@ class TaskStarter:
                 core_bytes=0 if task.spec is None else task.spec.core_bytes,
                 network=task.request.network,
                 declared=driver.images[key.host].volumes.get(image, ()),
+                ssh=task.place.files.ssh_folder(task.token) if self._has_ssh(task) else None,
             )
         except Refusal as e:
             raise Refused(e.sentence, "volumeRefused") from None

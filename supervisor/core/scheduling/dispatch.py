@@ -208,6 +208,7 @@ def _container(tx: Transaction, run: Run, role: TaskRole, place: TaskPlace) -> C
         volumes=role.volumes,
         keep=run.spec.debug_secs is not None,
         login=run.spec.registry_login,
+        ssh_port=place.ports["ssh"][0] if run.spec.ssh else msgspec.UNSET,
     )
 
 

@@ -27,6 +27,7 @@ FULL = {
     "env": {"A": "1"},
     "retry": {"count": 2, "conflictSecs": 5},
     "debug": "1h",
+    "ssh": True,
     "timeLimit": 90.5,
     "queueLimit": "1d",
     "grace": 7,

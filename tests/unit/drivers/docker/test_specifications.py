@@ -227,6 +227,20 @@ def test_a_tasks_container() -> None:
     )
 
 
+def test_ssh_files_are_mounted_read_only() -> None:
+    made = task(ssh="/srv/js/agent/k/ledger/x/ssh")
+    folder = "/srv/js/agent/k/ledger/x/ssh"
+    mounts = made.config["HostConfig"]["Mounts"]
+    assert [m for m in mounts if m["Source"].startswith(folder)] == [
+        bind(folder, "/run/jobscribe-ssh", read_only=True),
+        bind(f"{folder}/ssh_config", "/etc/ssh/ssh_config", read_only=True),
+        bind(f"{folder}/passwd", "/etc/passwd", read_only=True),
+    ]
+    without = {**made.config, "HostConfig": {**made.config["HostConfig"], "Mounts": []}}
+    plain = task().config
+    assert without == {**plain, "HostConfig": {**plain["HostConfig"], "Mounts": []}}
+
+
 def test_a_task_alone_has_the_pools_network_and_no_gpu() -> None:
     config = task().config
     assert config["HostConfig"]["NetworkMode"] == "none" and "NetworkingConfig" not in config

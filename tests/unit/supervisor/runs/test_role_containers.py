@@ -61,6 +61,10 @@ def test_a_driver_without_containers_takes_neither(kit, role, keys):
 def test_who_says_nothing_of_containers_has_none(kit):
     with pytest.raises(Refusal, match="without containers"):
         check_roles(kit.spec(command=(), roles=(kit.role("w", 1, image="x"),)))
+    asked = kit.spec(command=(), roles=(kit.role("w", 2),), ssh=True)
+    check_roles(asked, containers=True)
+    with pytest.raises(Refusal, match="asks for `ssh` between its tasks, which needs tasks in con"):
+        check_roles(asked)
 
 
 @pytest.mark.parametrize("image", ["Python", "a//b", "x:-y", "x@sha256:1"])
