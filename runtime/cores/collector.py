@@ -23,6 +23,7 @@ import time
 
 from ..filesystems import write_atomically
 from . import core_pattern, frames, search
+from .report_file import CORES, MOST, REPORT, TOTAL_SECS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +33,10 @@ if TYPE_CHECKING:
     from .core_pattern import Target
     from .search import Found
 
-CORES, REPORT = "cores", "cores.json"
 #: Signals whose default action dumps core: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
 DUMPING = frozenset((3, 4, 5, 6, 7, 8, 11, 24, 25, 31))
-#: Most files of one execution.
-MOST = 8
-#: Time (seconds) for systemd-coredump to store a core, for frames, and for everything.
-_SYSTEMD_SECS, _FRAMES_SECS, TOTAL_SECS = 10.0, 20.0, 40.0
+#: Time (seconds) for systemd-coredump to store a core, and for frames.
+_SYSTEMD_SECS, _FRAMES_SECS = 10.0, 20.0
 _BLOCK = 1 << 20
 #: Blocks of a file system that a core of the largest size takes besides its content.
 _SLACK = 1 << 16

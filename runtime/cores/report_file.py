@@ -6,13 +6,17 @@ invalid. Standard library only.
 from __future__ import annotations
 
 from ..execution.folder import read_json
-from .collector import CORES, MOST, REPORT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+CORES, REPORT = "cores", "cores.json"
+#: Most files of one execution.
+MOST = 8
+#: Time limit of a collection (seconds).
+TOTAL_SECS = 40.0
 #: As in protocol.jobs.core_report, which needs more than the standard library.
 STATES = (
     *("kept", "tooLarge", "diskFull", "notMoved", "hardLimit", "noPattern", "piped"),

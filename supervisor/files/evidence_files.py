@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ...protocol.jobs import profiling
 from ...runtime import failpoints
-from ...runtime.cores.collector import CORES
+from ...runtime.cores.report_file import CORES
 from ...runtime.execution.folder import EXIT, EXIT_CODE, INPUT, SCRIPT, SIGNAL, START, STOP
 from .safe_paths import FOLDER, open_folder, remove, step
 

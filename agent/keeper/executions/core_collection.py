@@ -14,8 +14,7 @@ import signal
 import sys
 import time
 
-from ....runtime.cores.collector import CORES, TOTAL_SECS
-from ....runtime.cores.report_file import read_report
+from ....runtime.cores.report_file import CORES, TOTAL_SECS, read_report
 from ....runtime.execution.folder import write
 from ..loop.log import log
 
