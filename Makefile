@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines collected test test-pythons lint pure check lock audit bench soak docs clean
+.PHONY: help venv demo engines collected test test-pythons lint pure check lock audit bench soak docs clean pages-build pages
 
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -37,6 +37,8 @@ help:
 	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
 	@echo "make bench   speed, beside a floor and five other systems in the same run (BENCH_ARGS=--quick: a short comparison)"
 	@echo "make docs    the documentation as a searchable site, in build/docs; a broken link fails"
+	@echo "make pages-build  types, lint and tests of the pages, then web/static/app from web/pages; needs node and npm"
+	@echo "make pages   screenshots of each page in build/pages"
 	@echo "make venv    make or update .venv, as all of these do by themselves"
 	@echo "make clean   remove what was built, .venv included"
 
@@ -135,6 +137,13 @@ docs: venv
 	@echo "the site is in build/docs; to read and search it at http://localhost:8000, run:"
 	@echo "  .venv/bin/python -m http.server --directory build/docs 8000"
 
+# The result is committed, so that nobody else needs node.
+pages-build:
+	cd web/pages && npm ci --no-audit --no-fund && npm run check && npm run build
+
+pages: venv
+	@$(python) tests/web/support/page_screenshots.py build/pages
+
 clean:
-	rm -rf .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf web/pages/node_modules .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
