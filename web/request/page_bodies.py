@@ -22,7 +22,7 @@ def _without_user(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
         else:
             fields.append((field.name, field.type, field.default))
     return msgspec.defstruct(
-        type_.__name__,
+        "Page" + type_.__name__,
         fields,
         namespace={"__doc__": type_.__doc__},
         frozen=True,
