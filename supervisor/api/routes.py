@@ -80,6 +80,9 @@ _LIVE = (
     QueryField("computeJid", "the jobs of the page; may be repeated"),
     QueryField("logs", "the job whose output is streamed"),
     QueryField("stream", "of that output", {"enum": ["stdout", "stderr"]}),
+    QueryField("attempt", "0: the latest", {"type": "integer", "minimum": 0}),
+    QueryField("role", "of the task"),
+    QueryField("index", "of the task", {"type": "integer", "minimum": 0}),
     QueryField("tail", "bytes of earlier output", {"type": "integer", "minimum": 0}),
 )
 _DEVICE = (

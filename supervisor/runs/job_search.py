@@ -8,6 +8,7 @@ serves other requests. So a search needs no index of its own, and no job costs m
 import asyncio
 import heapq
 import math
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 
 from ...db.store.contract import IndexRow, RowFilter
+from ...db.store.job_index import fits
 from ...protocol.api.requests import JobSearch
 from ...protocol.errors import Refusal
 from .command_summaries import Summary
@@ -25,6 +27,8 @@ from .service import RunService
 WINDOW, DEEP_WINDOW = 1000, 250
 #: Time after which a search answers with what it has found.
 SEARCH_SECS = 3.0
+
+_JID = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}")
 
 #: Place of a row in an order: its value there, then its jid.
 Place = tuple[float, str]
@@ -69,7 +73,8 @@ async def _sorted(
     sign = 1.0 if request.ascending else -1.0
     best: list[tuple[Place, IndexRow]] = []
     left: int | None = None
-    async for rows, left in _windows(runs, request, None):
+    async for rows, before in _windows(runs, request, None):
+        left = before
         places = [((sign * _value(r, request, now), r.jid), r) for r in rows]
         best += [p for p in places if after is None or p[0] > after]
         best = heapq.nsmallest(request.limit + 1, best, key=lambda p: p[0])
@@ -96,6 +101,13 @@ async def _windows(
         words=words,
         queues=request.queues,
     )
+    if len(words) == 1 and _JID.fullmatch(words[0]):
+        # the one job with this id, without a search
+        exact = [r for r in runs.engine.store.find_jobs(words[0], 1) if r.jid == words[0]]
+        if exact and (request.uid in (None, exact[0].uid)):
+            summary = runs.summaries.get(exact[0])
+            yield [r for r in exact if fits(r, wanted) and _fits(r, summary, request, words)], None
+            return
     deep = bool(words or request.queues)
     ends = time.monotonic() + SEARCH_SECS
     while True:

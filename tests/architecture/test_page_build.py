@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,14 +13,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES, APP = ROOT / "web/pages", ROOT / "web/static/app"
 #: The same list as in web/pages/build.mjs.
-ROOTS = ("build.mjs", "package-lock.json", "package.json", "src", "tsconfig.json")
+ROOTS = (
+    "../static/terminal.js",
+    "build.mjs",
+    "package-lock.json",
+    "package.json",
+    "src",
+    "tsconfig.json",
+)
 
 
 def sources() -> dict[str, bytes]:
     files = [
         f for name in ROOTS for f in ([PAGES / name], (PAGES / name).rglob("*"))[name == "src"]
     ]
-    found = {str(f.relative_to(PAGES)): f.read_bytes() for f in files if f.is_file()}
+    found = {os.path.relpath(f, PAGES): f.read_bytes() for f in files if f.is_file()}
     return {name: found[name] for name in sorted(found)}
 
 

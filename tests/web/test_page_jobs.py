@@ -1,12 +1,14 @@
 """The pages of jobs in a real browser with a real `jobscribe up`."""
 
 import os
+import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import SupervisorProcess, shell, until
+from supervisor_process import SupervisorProcess, jid_of, shell, until
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
@@ -32,16 +34,88 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.fixture
-def site(make_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
-    site = make_site("slots.local_sequential=4", web=True)
-    return site.start()
+@pytest.fixture(scope="module")
+def site() -> Iterator[SupervisorProcess]:
+    """Share one site; the last test kills its supervisor."""
+    site = SupervisorProcess(("slots.local_sequential=4",), web=True)
+    try:
+        yield site.start()
+    finally:
+        left = site.end()
+    assert left == {}, "processes outlived their keeper"
 
 
 def submit(site: SupervisorProcess, uid: str, text: str, name: str | None) -> dict[str, Any]:
     run = shell(text, uid, **({} if name is None else {"simName": name}))
     site.submit(run)
     return run
+
+
+#: Prints control codes and markup, then lines until it is canceled.
+LINES = r"""
+printf '\033[31mred\033[0m <b>bold</b>\n10 %%\r20 %%\r30 %%\n'
+echo problem >&2
+n=0; while :; do n=$((n + 1)); echo "line $n"; sleep 0.2; done
+"""
+
+
+def test_a_job_is_explained_followed_canceled_and_started_again(
+    browser: Any, site: SupervisorProcess
+) -> None:
+    bob = PagesUser(browser, site, "bob", viewport={"width": 1280, "height": 800})
+    broken = submit(site, bob.uid, "echo data > out.txt; echo no such option >&2; exit 3", HOSTILE)
+    site.wait(broken)
+    bob.open(f"/jobs/{jid_of(broken)}")
+    bob.until("h1", f"^{re.escape(HOSTILE)}$")
+    bob.until(".why-sentence", r"^Failed with exit code 3.*\.$")
+    bob.until(".last-lines", "no such option")
+    assert bob.violations() == []
+    # stdout is empty, and stderr one click away; the address names it
+    bob.page.get_by_role("button", name="Show stderr").click()
+    bob.until_url("stream=stderr$")
+    bob.until(".log", "^no such option$")
+    bob.until(".log-foot", "End of the output")
+    # tabs by keyboard, with addresses
+    bob.page.get_by_role("tab", name="Log").press("ArrowRight")
+    bob.until_url("tab=tasks&stream=stderr$")
+    bob.until("#tab-panel", r"main/0\s+failed\s.*\scode 3")
+    bob.page.get_by_role("tab", name="Tasks").press("ArrowRight")
+    bob.until("#tab-panel", "ended with exit code 3|exit code 3")
+    assert bob.violations() == []
+    bob.page.get_by_role("tab", name="Events").press("ArrowRight")
+    with bob.page.expect_download() as wanted:
+        bob.page.get_by_role("link", name="out.txt").click()
+    assert Path(wanted.value.path()).read_text() == "data\n"
+    serial = site.status(broken)["computeJobSerial"]
+    bob.expected.append("/page-data/run-files")  # the files of the next run may not be there yet
+    bob.page.get_by_role("button", name="Run again").click()
+    bob.until(".notice", "Started again")
+    until(lambda: site.status(broken)["computeJobSerial"] > serial, "another run")
+    site.wait(broken)
+
+    # output arrives while it is written: colours are classes, \r is collapsed, markup is text
+    long = submit(site, bob.uid, LINES, "talks")
+    bob.open(f"/jobs/{jid_of(long)}")
+    bob.until(".log", r"red <b>bold</b>\n30 %\n(line \d+\n)*line 3\n")
+    assert bob.page.locator(".log .t-1").inner_text() == "red"
+    assert bob.page.locator(".log b").count() == 0
+    bob.page.get_by_placeholder("Only lines with").fill("LINE 2")
+    bob.until(".log", "^line 2$|^line 2\n")
+    assert bob.violations() == []
+    bob.page.get_by_role("button", name="Cancel …").click()
+    bob.page.get_by_role("button", name="Cancel job").click()
+    bob.until(".page-head .state", "^canceled$")
+    bob.until(".why-sentence", "Canceled")
+    # another user's job is not there, and the way back is
+    ann = PagesUser(browser, site, "ann")
+    ann.expected.append("/page-data/|/live")
+    ann.page.goto(f"{site.front}/jobs/{jid_of(long)}")
+    ann.until("main", "There is no such job, or it is not yours")
+    ann.page.get_by_role("link", name="All jobs").click()
+    ann.until("main", "You have no jobs yet")
+    assert bob.troubles == [] and ann.troubles == []
+    bob.close()
+    ann.close()
 
 
 def test_jobs_are_found_followed_and_canceled_also_after_a_kill(
@@ -108,7 +182,8 @@ def test_jobs_are_found_followed_and_canceled_also_after_a_kill(
     assert site.wait(long[0])["state"] == "canceled"
     ann.until(".notice", "1 job canceled")
     until(lambda: ("long 0", "canceled") in ann.rows(), "the row changes")
-    assert any("not needed" in line for line in site.story(long[0]))
+    jid = {"uid": ann.uid, "computeJid": jid_of(long[0])}
+    assert "not needed" in str(site.post("job-story", **jid)["events"])
     assert site.status(long[1])["state"] == "running"
     site.cancel(long[1])
     assert ann.page.evaluate("() => document.images.length") == 0

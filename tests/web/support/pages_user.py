@@ -24,7 +24,7 @@ class PagesUser(ChromiumUser):
     def __init__(
         self, browser: Browser, site: SupervisorProcess, name: str, **context: Any
     ) -> None:
-        super().__init__(browser, site.front + "/who", name, **context)
+        super().__init__(browser, site.front + "/jobs", name, **context)
         self.site = site
         signed_in = self.context.request.post(site.front + "/sign-in", data={"name": name})
         assert signed_in.ok, signed_in.text()

@@ -7,8 +7,10 @@ import {
   parseFilters,
   searchRequest,
 } from "../src/text/filters.ts";
-import { ago, bytes, duration, sentence } from "../src/text/format.ts";
+import { ago, bytes, duration, localTimes, moment, sentence } from "../src/text/format.ts";
+import { formatView, liveQuery, parseView } from "../src/text/job_view.ts";
 import { eventParser, type ServerEvent } from "../src/text/server_events.ts";
+import { KEPT_CHARS, TerminalText } from "../src/text/terminal.ts";
 
 test("an address and its filters are the same", () => {
   const query = "?state=error,running&queue=gpu&text=a+b&since=2026-01-31&sort=ended&order=asc";
@@ -70,4 +72,35 @@ test("events are read from pieces of any size", () => {
       { name: "status", data: "{\n}", id: "8-b" },
     ]);
   }
+});
+
+test("times of the supervisor are local", () => {
+  const text = localTimes("running since 2026-11-27 13:00:59 UTC as pid 7");
+  assert.equal(text, `running since ${moment(Date.UTC(2026, 10, 27, 13, 0, 59) / 1000)} as pid 7`);
+});
+
+test("an address of a job and its view are the same", () => {
+  const view = { tab: "tasks", stream: "stderr", attempt: 2, role: "worker", index: 3 } as const;
+  const query = formatView(view);
+  assert.equal(query, "?tab=tasks&stream=stderr&attempt=2&role=worker&index=3");
+  assert.deepEqual(parseView(query), view);
+  assert.equal(formatView(parseView("?tab=odd&stream=x&attempt=-1&index=1e3")), "");
+  assert.equal(liveQuery("J", parseView(""), 5), "?computeJid=J&logs=J&tail=5");
+  assert.equal(liveQuery("J", parseView("?tab=files"), 5), "?computeJid=J");
+});
+
+test("output is the same in pieces of any size, and old output is dropped", () => {
+  const raw = "\x1b[32mok\x1b[0m <b>1</b>\n10 %\r20 %\r30 %\nend";
+  for (const size of [1, 3, 1000]) {
+    const text = new TerminalText();
+    for (let at = 0; at < raw.length; at += size) text.append(raw.slice(at, at + size));
+    assert.deepEqual(text.blocks[0]?.pieces[0], ["ok", "t-2"]);
+    assert.deepEqual(text.find(""), ["ok <b>1</b>", "30 %", "end"]);
+    assert.deepEqual(text.find("END"), ["end"]);
+  }
+  const long = new TerminalText();
+  const line = `${"x".repeat(99)}\n`;
+  for (let n = 0; n < 30; n += 1) long.append(line.repeat(1000));
+  assert.ok(long.dropped > 0 && long.dropped + KEPT_CHARS >= 3_000_000 - 64_000);
+  assert.equal(long.find("x").length, 30_000 - long.dropped / 100);
 });

@@ -63,3 +63,9 @@ export function sentence(text: string): string {
 
 export const plural = (count: number, one: string): string =>
   `${count.toLocaleString()} ${one}${count === 1 ? "" : "s"}`;
+
+/** Return a text of the supervisor with its UTC times in local time. */
+export const localTimes = (text: string): string =>
+  text.replaceAll(/(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g, (_, day, time) =>
+    moment(Date.parse(`${day}T${time}Z`) / 1000),
+  );
