@@ -55,8 +55,11 @@ async def test_words_match_name_command_and_id_of_own_jobs() -> None:
     assert await found(in_memory, queues=["none"]) == []
 
 
-async def test_each_order_is_complete_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_search, "WINDOW", 2)
+@pytest.mark.parametrize("window", [2, 1000])
+async def test_each_order_is_complete_page_by_page(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(job_search, "WINDOW", window)
     in_memory = await filled()
     for sort in ("changed", "submitted", "started", "ended", "duration"):
         for ascending in (False, True):
