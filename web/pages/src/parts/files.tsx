@@ -55,18 +55,20 @@ export function Files({ jid, active }: { jid: string; active: boolean }): JSX.El
           </tbody>
         </table>
       </div>
-      <div class="pad buttons">
-        {after && (
-          <button type="button" onClick={() => setAfter("")}>
-            First files
-          </button>
-        )}
-        {next && (
-          <button type="button" onClick={() => setAfter(next)}>
-            More files
-          </button>
-        )}
-      </div>
+      {(after || next) && (
+        <div class="pad buttons">
+          {after && (
+            <button type="button" onClick={() => setAfter("")}>
+              First files
+            </button>
+          )}
+          {next && (
+            <button type="button" onClick={() => setAfter(next)}>
+              More files
+            </button>
+          )}
+        </div>
+      )}
     </>
   );
 }
