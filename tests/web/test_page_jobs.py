@@ -80,7 +80,10 @@ def test_a_job_is_explained_followed_canceled_and_started_again(
     bob.until_url("tab=tasks&stream=stderr$")
     bob.until("#tab-panel", r"main/0\s+failed\s.*\scode 3")
     bob.page.get_by_role("tab", name="Tasks").press("ArrowRight")
-    bob.until("#tab-panel", "ended with exit code 3|exit code 3")
+    bob.until("#tab-panel .timeline", "running|command")
+    assert bob.violations() == []
+    bob.page.get_by_role("tab", name="Timeline").press("ArrowRight")
+    bob.until("#tab-panel", "exit code 3")
     assert bob.violations() == []
     bob.page.get_by_role("tab", name="Events").press("ArrowRight")
     with bob.page.expect_download() as wanted:

@@ -11,6 +11,7 @@ import { ago, bytes, duration, localTimes, moment, sentence } from "../src/text/
 import { formatView, liveQuery, parseView } from "../src/text/job_view.ts";
 import { eventParser, type ServerEvent } from "../src/text/server_events.ts";
 import { KEPT_CHARS, TerminalText } from "../src/text/terminal.ts";
+import { spans } from "../src/text/timeline.ts";
 
 test("an address and its filters are the same", () => {
   const query = "?state=error,running&queue=gpu&text=a+b&since=2026-01-31&sort=ended&order=asc";
@@ -103,4 +104,26 @@ test("output is the same in pieces of any size, and old output is dropped", () =
   for (let n = 0; n < 30; n += 1) long.append(line.repeat(1000));
   assert.ok(long.dropped > 0 && long.dropped + KEPT_CHARS >= 3_000_000 - 64_000);
   assert.equal(long.find("x").length, 30_000 - long.dropped / 100);
+});
+
+test("phases and gaps are on one axis", () => {
+  const found = spans(
+    {
+      phases: [
+        { name: "queued", component: "supervisor", track: "run", since: 100, until: 110 },
+        { name: "running", component: "command", track: "main/0", since: 110, until: null },
+      ],
+      waits: [{ since: 100, until: 109, secs: 9, text: "9.0 s for a slot", known: true }],
+    },
+    120,
+  );
+  assert.deepEqual(
+    found.map((s) => [s.name, s.secs, s.left, s.width, s.open, s.gap]),
+    [
+      ["queued", 10, 0, 0.5, false, false],
+      ["for a slot", 9, 0, 0.45, false, true],
+      ["running", 10, 0.5, 0.5, true, false],
+    ],
+  );
+  assert.deepEqual(spans({ phases: [], waits: [] }, 1), []);
 });

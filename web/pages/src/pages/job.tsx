@@ -14,6 +14,7 @@ import { Log, type LogState } from "../parts/log.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { type TasksReply, TasksTable } from "../parts/tasks.tsx";
+import { Timeline } from "../parts/timeline.tsx";
 import { WhyCard, type WhyReply } from "../parts/why.tsx";
 import { useRemote } from "../remote.ts";
 import { jobPath, path } from "../site.ts";
@@ -32,6 +33,7 @@ const TAIL = 262_144;
 const LABELS: Record<Tab, string> = {
   log: "Log",
   tasks: "Tasks",
+  timeline: "Timeline",
   events: "Events",
   files: "Files",
 };
@@ -130,6 +132,7 @@ function Job({ jid }: { jid: string }): JSX.Element {
               />
             )}
             {view.tab === "tasks" && <TasksTable reply={tasks.data} view={view} jid={jid} />}
+            {view.tab === "timeline" && <Timeline jid={jid} position={status.data.position} />}
             {view.tab === "events" && <Events jid={jid} position={status.data.position} />}
             {view.tab === "files" && <Files jid={jid} active={!status.data.over} />}
           </Tabs>
