@@ -80,7 +80,7 @@ def test_a_job_is_explained_followed_canceled_and_started_again(
     bob.until_url("tab=tasks&stream=stderr$")
     bob.until("#tab-panel", r"main/0\s+failed\s.*\scode 3")
     bob.page.get_by_role("tab", name="Tasks").press("ArrowRight")
-    bob.until("#tab-panel .timeline", "running|command")
+    bob.until("#tab-panel .timeline", r"queued[\s\S]*execution")
     assert bob.violations() == []
     bob.page.get_by_role("tab", name="Timeline").press("ArrowRight")
     bob.until("#tab-panel", "exit code 3")
