@@ -8,10 +8,10 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[2]
 sys.path += [str(p) for p in TESTS.glob("*/support")] + [str(TESTS / "support")]
 
-from chromium_user import CHROMIUM, FLAGS  # noqa: E402
-from pages_user import PagesUser  # noqa: E402
-from playwright.sync_api import sync_playwright  # noqa: E402
-from supervisor_process import SupervisorProcess, jid_of, shell  # noqa: E402
+from chromium_user import CHROMIUM, FLAGS
+from pages_user import PagesUser
+from playwright.sync_api import sync_playwright
+from supervisor_process import SupervisorProcess, jid_of, shell
 
 TRAIN = "i=0; while :; do i=$((i + 1)); printf 'step %s \\033[32mok\\033[0m\\n' $i; sleep 0.2; done"
 JOBS = (
