@@ -105,6 +105,22 @@ def test_a_job_is_explained_followed_canceled_and_started_again(
     bob.page.get_by_placeholder("Only lines with").fill("LINE 2")
     bob.until(".log", "^line 2$|^line 2\n")
     assert bob.violations() == []
+    # a site without a stream is asked every 5 s, and no line is lost or repeated
+    asking = PagesUser(browser, site, "bob")
+    asking.expected.append("/live")
+    refusal = {"code": "forbidden", "error": "no"}
+    asking.page.route(
+        re.compile(r"/live(\?|$)"), lambda route: route.fulfill(status=403, json=refusal)
+    )
+    asking.page.goto(f"{site.front}/jobs/{jid_of(long)}")
+    asking.until(".link-state", "^Every 5 s$")
+    lines = r"^red.*\n30 %\n(line \d+\n)+"
+    first = asking.until(".log", lines)
+    until(lambda: len(asking.text(".log")) > len(first), "more output")
+    said = asking.text(".log").splitlines()[2:]
+    assert said == [f"line {n + 1}" for n in range(len(said))]
+    assert asking.troubles == []
+    asking.close()
     bob.page.get_by_role("button", name="Cancel …").click()
     bob.page.get_by_role("button", name="Cancel job").click()
     bob.until(".page-head .state", "^canceled$")

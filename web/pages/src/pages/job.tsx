@@ -90,7 +90,7 @@ function Job({ jid }: { jid: string }): JSX.Element {
     },
     () => {
       for (const remote of [status, why, tasks]) remote.reload();
-      void log.ask();
+      void log.ask(status.data?.computeJobSerial ?? 0);
     },
   );
 
@@ -166,7 +166,7 @@ function useLog(
   jid: string,
   view: JobView,
   key: string,
-): { state: LogState; add: (piece: LogPiece) => void; ask: () => Promise<void> } {
+): { state: LogState; add: (piece: LogPiece) => void; ask: (serial: number) => Promise<void> } {
   const [state, setState] = useState<LogState>(noLog);
   const place = useRef({ serial: 0, next: 0 });
   useEffect(() => {
@@ -189,21 +189,21 @@ function useLog(
       };
     });
   };
-  const askForMore = async (): Promise<void> => {
-    if (view.tab !== "log") return;
-    const { serial, next } = place.current;
+  const askForMore = async (serial: number): Promise<void> => {
+    if (view.tab !== "log" || !serial) return;
+    const { next } = place.current;
     const response = await ask("/page-data/job-log", {
       computeJid: jid,
       computeJobSerial: serial,
       stream: view.stream,
       attempt: view.attempt,
       ...(view.role ? { role: view.role, index: view.index } : {}),
-      ...(serial ? { offset: next } : { tail: TAIL }),
+      ...(serial === place.current.serial ? { offset: next } : { tail: TAIL }),
     }).catch(() => undefined);
     if (!response) return;
     const number = (name: string): number => Number(response.headers.get(`X-Jobscribe-${name}`));
     add({
-      computeJobSerial: serial || 1,
+      computeJobSerial: serial,
       offset: number("Offset"),
       nextOffset: number("Next-Offset"),
       dropped: number("Dropped"),
