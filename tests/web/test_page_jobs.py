@@ -83,6 +83,9 @@ def test_a_job_is_explained_followed_canceled_and_started_again(
     bob.until("#tab-panel .timeline", r"queued[\s\S]*execution")
     assert bob.violations() == []
     bob.page.get_by_role("tab", name="Timeline").press("ArrowRight")
+    bob.until("#tab-panel", "CPU|No usage is known")
+    assert bob.violations() == []
+    bob.page.get_by_role("tab", name="Usage").press("ArrowRight")
     bob.until("#tab-panel", "exit code 3")
     assert bob.violations() == []
     bob.page.get_by_role("tab", name="Events").press("ArrowRight")

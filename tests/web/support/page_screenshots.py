@@ -50,6 +50,7 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
                 "job-failed": f"{failed}?stream=stderr",
                 "job-tasks": f"{running}?tab=tasks",
                 "job-timeline": f"{running}?tab=timeline",
+                "job-usage": f"{running}?tab=usage",
                 "job-events": f"{failed}?tab=events",
                 "job-files": f"{done}?tab=files",
             },

@@ -9,6 +9,7 @@ import {
 } from "../src/text/filters.ts";
 import { ago, bytes, duration, localTimes, moment, sentence } from "../src/text/format.ts";
 import { formatView, liveQuery, parseView } from "../src/text/job_view.ts";
+import { measures } from "../src/text/measures.ts";
 import { eventParser, type ServerEvent } from "../src/text/server_events.ts";
 import { KEPT_CHARS, TerminalText } from "../src/text/terminal.ts";
 import { spans } from "../src/text/timeline.ts";
@@ -126,4 +127,24 @@ test("phases and gaps are on one axis", () => {
     ],
   );
   assert.deepEqual(spans({ phases: [], waits: [] }, 1), []);
+});
+
+test("usage that is known is listed with its units", () => {
+  const none = { sum: null, max: null, known: 0, of: 2 };
+  const found = measures({
+    job: {
+      tasks: 2,
+      memoryBytes: { sum: 2 ** 21, max: 2 ** 20, known: 1, of: 2 },
+      peakMemoryBytes: { sum: 3, max: 2 ** 30, known: 2, of: 2 },
+      gpuPercent: none,
+      cpuSecs: { sum: 61, max: 60, known: 2, of: 2 },
+    },
+  });
+  assert.deepEqual(
+    found.map((m) => [m.name, m.now?.text, m.now?.note, m.total?.text, m.largest?.text]),
+    [
+      ["CPU (100 % is one core)", undefined, undefined, "1 min 1 s", undefined],
+      ["Memory", "2.0 MiB", "(1 of 2 tasks)", undefined, "1.0 GiB"],
+    ],
+  );
 });

@@ -12,6 +12,7 @@ import { Frame } from "../parts/frame.tsx";
 import { JobHead } from "../parts/job_head.tsx";
 import { Log, type LogState } from "../parts/log.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
+import { Resources } from "../parts/resources.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { type TasksReply, TasksTable } from "../parts/tasks.tsx";
 import { Timeline } from "../parts/timeline.tsx";
@@ -34,6 +35,7 @@ const LABELS: Record<Tab, string> = {
   log: "Log",
   tasks: "Tasks",
   timeline: "Timeline",
+  usage: "Usage",
   events: "Events",
   files: "Files",
 };
@@ -133,6 +135,7 @@ function Job({ jid }: { jid: string }): JSX.Element {
             )}
             {view.tab === "tasks" && <TasksTable reply={tasks.data} view={view} jid={jid} />}
             {view.tab === "timeline" && <Timeline jid={jid} position={status.data.position} />}
+            {view.tab === "usage" && <Resources jid={jid} active={!status.data.over} />}
             {view.tab === "events" && <Events jid={jid} position={status.data.position} />}
             {view.tab === "files" && <Files jid={jid} active={!status.data.over} />}
           </Tabs>

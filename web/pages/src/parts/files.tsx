@@ -7,6 +7,7 @@ import { useRemote } from "../remote.ts";
 import { path } from "../site.ts";
 import { bytes, moment } from "../text/format.ts";
 import { ErrorMessage, Loading } from "./messages.tsx";
+import { Scroll } from "./scroll.tsx";
 
 interface FilesReply {
   files: { name: string; size: number; mtime: number }[];
@@ -26,7 +27,7 @@ export function Files({ jid, active }: { jid: string; active: boolean }): JSX.El
   if (files.data.files.length === 0) return <p class="pad soft">The run directory has no files.</p>;
   return (
     <>
-      <div class="scroll">
+      <Scroll label="Files">
         <table class="flat">
           <caption class="hidden">Files of the run directory</caption>
           <thead>
@@ -54,7 +55,7 @@ export function Files({ jid, active }: { jid: string; active: boolean }): JSX.El
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {(after || next) && (
         <div class="pad buttons">
           {after && (

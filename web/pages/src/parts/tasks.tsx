@@ -6,6 +6,7 @@ import { jobPath } from "../site.ts";
 import { duration, moment, sentence } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
 import { Loading } from "./messages.tsx";
+import { Scroll } from "./scroll.tsx";
 
 export interface Exit {
   code: number | null;
@@ -49,7 +50,7 @@ export function TasksTable(props: {
   if (reply.tasks.length === 0) return <p class="pad soft">No task has been placed yet.</p>;
   return (
     <>
-      <div class="scroll">
+      <Scroll label="Tasks">
         <table class="flat">
           <caption class="hidden">Tasks of attempt {reply.attempt}</caption>
           <thead>
@@ -73,7 +74,7 @@ export function TasksTable(props: {
             ))}
           </tbody>
         </table>
-      </div>
+      </Scroll>
       {reply.attempts.length > 1 && <Attempts reply={reply} view={view} jid={jid} />}
     </>
   );

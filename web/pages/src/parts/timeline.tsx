@@ -9,6 +9,7 @@ import { useRemote } from "../remote.ts";
 import { duration, moment, sentence } from "../text/format.ts";
 import { type Span, spans, type TraceReply } from "../text/timeline.ts";
 import { ErrorMessage, Loading } from "./messages.tsx";
+import { Scroll } from "./scroll.tsx";
 
 export function Timeline({
   jid,
@@ -27,7 +28,7 @@ export function Timeline({
   const found = spans(trace.data, now.value);
   if (found.length === 0) return <p class="pad soft">Nothing has happened yet.</p>;
   return (
-    <div class="scroll">
+    <Scroll label="Timeline">
       <table class="flat timeline">
         <caption class="hidden">Phases of the job, and the causes of its gaps</caption>
         <thead>
@@ -45,7 +46,7 @@ export function Timeline({
           ))}
         </tbody>
       </table>
-    </div>
+    </Scroll>
   );
 }
 

@@ -1,6 +1,6 @@
 /** The state of the page of a job, which is its address. Pure. */
 
-export const TABS = ["log", "tasks", "timeline", "events", "files"] as const;
+export const TABS = ["log", "tasks", "timeline", "usage", "events", "files"] as const;
 export type Tab = (typeof TABS)[number];
 
 export interface JobView {
