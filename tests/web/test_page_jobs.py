@@ -79,6 +79,10 @@ def test_a_job_is_explained_followed_canceled_and_started_again(
     bob.page.get_by_role("tab", name="Log").press("ArrowRight")
     bob.until_url("tab=tasks&stream=stderr$")
     bob.until("#tab-panel", r"main/0\s+failed\s.*\scode 3")
+    bob.page.get_by_role("link", name="Log of main/0").click()
+    bob.until_url(r"\?stream=stderr&attempt=1&role=main&index=0$")
+    bob.until(".log", "^no such option$")
+    bob.page.go_back()
     bob.page.get_by_role("tab", name="Tasks").press("ArrowRight")
     bob.until("#tab-panel .timeline", r"queued[\s\S]*execution")
     assert bob.violations() == []
