@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines collected test test-pythons lint pure check lock audit bench soak wheels docs clean
+.PHONY: help venv demo engines collected test test-pythons lint pure check lock audit bench soak wheels docs clean pages-build pages
 
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,7 +17,7 @@ BENCH_ARGS ?=
 # adds a network interface. alone: tests that need a certain pid.
 fast = $(addprefix tests/,unit architecture contracts packaging simulation)
 real = $(addprefix tests/,docker slurm systemd site integration web examples chaos)
-browsers = $(addprefix tests/,web/test_page.py web/test_page_clusters.py examples/test_flask_site.py)
+browsers = $(addprefix tests/,web/test_page.py web/test_page_jobs.py web/test_page_clusters.py examples/test_flask_site.py)
 alone = tests/chaos/test_kill_others.py
 pure = $(addprefix tests/,unit architecture contracts simulation)
 python = .venv/bin/python
@@ -38,6 +38,8 @@ help:
 	@echo "make bench   speed, beside a floor and five other systems in the same run (BENCH_ARGS=--quick: a short comparison)"
 	@echo "make wheels  the wheels of jobscribe and of its executor plug-in for Snakemake, in build/wheels"
 	@echo "make docs    the documentation as a searchable site, in build/docs; a broken link fails"
+	@echo "make pages-build  types, lint and tests of the pages, then web/static/app from web/pages; needs node and npm"
+	@echo "make pages   screenshots of each page in build/pages"
 	@echo "make venv    make or update .venv, as all of these do by themselves"
 	@echo "make clean   remove what was built, .venv included"
 
@@ -144,6 +146,13 @@ docs: venv
 	@echo "the site is in build/docs; to read and search it at http://localhost:8000, run:"
 	@echo "  .venv/bin/python -m http.server --directory build/docs 8000"
 
+# The result is committed, so that nobody else needs node.
+pages-build:
+	cd web/pages && npm ci --no-audit --no-fund && npm run check && npm run build
+
+pages: venv
+	@$(python) tests/web/support/page_screenshots.py build/pages
+
 clean:
-	rm -rf .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf web/pages/node_modules .venv .types build dist jobscribe.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -157,7 +157,7 @@ if __name__ == "__main__":
         package_data={
             "jobscribe": ["py.typed", "etc/systemd/*"],
             "jobscribe.service.site": ["*.yml"],
-            "jobscribe.web": ["static/*"],
+            "jobscribe.web": ["static/*", "static/app/*"],
         },
         install_requires=AGENT + SERVER,
         extras_require=EXTRAS,

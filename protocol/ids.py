@@ -97,6 +97,7 @@ _SHAPES: dict[str, Any] = {
     "name": LibName,
     "reqId": ReqId,
     "tag": Tag,
+    "role": Role,
 }
 #: The queue that every site has.
 DEFAULT_QUEUE = "default"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .blueprint.blueprint import create_blueprint
+    from .blueprint.pages import PageOptions
     from .server.user_ids import UserIds
 
-__all__ = ["UserIds", "create_blueprint"]
+__all__ = ["PageOptions", "UserIds", "create_blueprint"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +21,10 @@ def __getattr__(name: str) -> Any:
             from .blueprint.blueprint import create_blueprint
 
             return create_blueprint
+        case "PageOptions":
+            from .blueprint.pages import PageOptions
+
+            return PageOptions
         case "UserIds":
             from .server.user_ids import UserIds
 

@@ -15,9 +15,10 @@ from ...protocol.errors import Refusal
 from ..events.events import CHECKPOINTS
 from ..events.usage_row import KEY, UsageRow
 from ..store.checksum_chain import START, Broken, follow, stored, verified
-from ..store.contract import IndexRow, JobCount, Name, Receipt, Stored
+from ..store.contract import IndexRow, JobCount, Name, Receipt, RowFilter, Stored
 from ..store.disk_errors import UNREADABLE, open_refusal
 from .opening import repair
+from .row_filter import conditions
 from .schema import (
     JOB_COLUMNS,
     ROW_COLUMNS,
@@ -160,6 +161,23 @@ class Reader:
             )
         query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join(where)} ORDER BY position DESC LIMIT ?"
         return [self._right(index_row, r) for r in self._rows(query, (*values, limit))]
+
+    def scan_jobs(
+        self, wanted: RowFilter, before: int | None, window: int
+    ) -> tuple[list[IndexRow], int | None]:
+        """Return the rows of a window that fit, and the position before which the next one begins."""
+        where = "position < ?"
+        values: list[Any] = [2**62 if before is None else before]
+        if wanted.uid is not None:
+            where, values = f"uid = ? AND {where}", [wanted.uid, *values]
+        borders = f"SELECT min(position), count(*) FROM (SELECT position FROM jobs WHERE {where} ORDER BY position DESC LIMIT ?)"
+        [(first, count)] = self._rows(borders, (*values, window))
+        if not count:
+            return [], None
+        more, also = conditions(wanted)
+        query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE {' AND '.join([where, 'position >= ?', *more])} ORDER BY position DESC"
+        rows = [self._right(index_row, r) for r in self._rows(query, (*values, first, *also))]
+        return rows, first if count == window else None
 
     def find_jobs(self, prefix: str, limit: int) -> list[IndexRow]:
         query = f"SELECT {JOB_COLUMNS} FROM jobs WHERE jid >= ? AND jid < ? ORDER BY jid LIMIT ?"

@@ -10,7 +10,17 @@ from pathlib import Path
 
 from ...protocol.errors import Refusal
 from ..events.usage_row import UsageRow
-from ..store.contract import Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
+from ..store.contract import (
+    Batch,
+    Deliver,
+    Done,
+    IndexRow,
+    JobCount,
+    Name,
+    Receipt,
+    RowFilter,
+    Stored,
+)
 from ..store.group_commit import Listener, Point, encode_batch, no_fault
 from .log_exchange import LogExchange, PendingExchange
 from .migrations import LogMessage, ignore_message
@@ -104,6 +114,11 @@ class SqliteStore:
         limit: int = 100,
     ) -> list[IndexRow]:
         return self._open().jobs(uid, status, active, before, limit)
+
+    def scan_jobs(
+        self, wanted: RowFilter, *, before: int | None = None, window: int = 1000
+    ) -> tuple[list[IndexRow], int | None]:
+        return self._open().scan_jobs(wanted, before, window)
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         return self._open().find_jobs(prefix, limit)

@@ -58,6 +58,25 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     position: int = 0
 
 
+class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions on index rows; an empty tuple does not restrict. since, until: `queued_at`.
+
+    words, queues: rows whose jid and request do not have all of these words, or whose request has
+    none of these queues, may be left out. Letters of words match in either case; only ASCII letters
+    need to.
+    """
+
+    uid: str | None = None
+    statuses: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    since: float | None = None
+    until: float | None = None
+    words: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+
+
 class JobCount(msgspec.Struct, frozen=True, kw_only=True):
     """Number of jobs with the same status, reason and busy flag. position: of the newest event of
     any of them.
@@ -180,6 +199,13 @@ class EventStore(Protocol):
     ) -> list[IndexRow]:
         """Return index rows, newest change first, with position < `before`. active: whether the
         status is pending or running.
+        """
+
+    def scan_jobs(
+        self, wanted: RowFilter, *, before: int | None = None, window: int = 1000
+    ) -> tuple[list[IndexRow], int | None]:
+        """Return the rows that fit among the `window` rows (of the user) with the newest change
+        before position `before`, and the position where the next window begins; None at the end.
         """
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:

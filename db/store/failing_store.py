@@ -7,7 +7,17 @@ import os
 from collections.abc import Callable, Sequence
 
 from ..events.usage_row import UsageRow
-from .contract import Batch, Done, EventStore, IndexRow, JobCount, Name, Receipt, Stored
+from .contract import (
+    Batch,
+    Done,
+    EventStore,
+    IndexRow,
+    JobCount,
+    Name,
+    Receipt,
+    RowFilter,
+    Stored,
+)
 from .group_commit import POINTS, Point
 
 
@@ -90,6 +100,11 @@ class FailingStore:
         limit: int = 100,
     ) -> list[IndexRow]:
         return self._store.jobs(uid=uid, status=status, active=active, before=before, limit=limit)
+
+    def scan_jobs(
+        self, wanted: RowFilter, *, before: int | None = None, window: int = 1000
+    ) -> tuple[list[IndexRow], int | None]:
+        return self._store.scan_jobs(wanted, before=before, window=window)
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         return self._store.find_jobs(prefix, limit)

@@ -1,8 +1,8 @@
-"""The projection of a job to its row in the table `jobs`. Pure."""
+"""The projection of a job to its row in the table `jobs`, and conditions on such rows. Pure."""
 
 from ...protocol.ids import split_jid
 from ..events.state import Job
-from .contract import IndexRow
+from .contract import IndexRow, RowFilter
 
 
 def index_row(job: Job) -> IndexRow:
@@ -37,4 +37,17 @@ def index_row(job: Job) -> IndexRow:
         started_at=run.started_at,
         ended_at=run.ended_at,
         reason=run.reason,
+    )
+
+
+def fits(row: IndexRow, wanted: RowFilter) -> bool:
+    """Return whether a row meets the conditions, except `words` and `queues`, which are not in a row."""
+    return (
+        wanted.uid in (None, row.uid)
+        and (not wanted.statuses or row.status in wanted.statuses)
+        and (not wanted.drivers or row.driver in wanted.drivers)
+        and (not wanted.types or row.simulation_type in wanted.types)
+        and (not wanted.reasons or row.reason in wanted.reasons)
+        and (wanted.since is None or row.queued_at >= wanted.since)
+        and (wanted.until is None or row.queued_at < wanted.until)
     )

@@ -10,7 +10,18 @@ from ...protocol.errors import Refusal
 from ...protocol.jobs.status import ACTIVE, Status
 from ..events.usage_row import UsageKey, UsageRow, add, day_of, limits, merged
 from .checksum_chain import START, Row
-from .contract import Appended, Batch, Deliver, Done, IndexRow, JobCount, Name, Receipt, Stored
+from .contract import (
+    Appended,
+    Batch,
+    Deliver,
+    Done,
+    IndexRow,
+    JobCount,
+    Name,
+    Receipt,
+    RowFilter,
+    Stored,
+)
 from .disk_errors import describe, is_retryable
 from .group_commit import (
     CommitGroup,
@@ -21,6 +32,7 @@ from .group_commit import (
     no_fault,
     notify_listeners,
 )
+from .job_index import fits
 
 
 class MemoryStore:
@@ -227,6 +239,15 @@ class MemoryStore:
             and (active is None or (r.status in ACTIVE) == active)
         ]
         return sorted(rows, key=lambda r: -r.position)[:limit]
+
+    def scan_jobs(
+        self, wanted: RowFilter, *, before: int | None = None, window: int = 1000
+    ) -> tuple[list[IndexRow], int | None]:
+        self._check()
+        rows = self.jobs(uid=wanted.uid, before=before, limit=window)
+        return [r for r in rows if fits(r, wanted)], rows[-1].position if len(
+            rows
+        ) == window else None
 
     def find_jobs(self, prefix: str, limit: int = 20) -> list[IndexRow]:
         self._check()

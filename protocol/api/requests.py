@@ -261,6 +261,40 @@ class JobList(_Request, frozen=True, kw_only=True):
     tags: Tags | msgspec.UnsetType = msgspec.UNSET
 
 
+#: Most values of one field of a search.
+MAX_CHOICES = 32
+Choices = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=64)], ...], msgspec.Meta(max_length=MAX_CHOICES)
+]
+SearchTime = Annotated[float, msgspec.Meta(ge=0, le=2**40)]
+JobOrder = Literal["changed", "submitted", "started", "ended", "duration"]
+
+
+class JobSearch(_Request, frozen=True, kw_only=True):
+    """Search the jobs of one user, or of all users if `uid` is absent. Each field that is given
+    restricts the answer to jobs whose current run has one of its values.
+
+    text: words that all occur in the name, the command or the computeJid; ASCII letters match in
+    either case. causes: the reason why the run ended. since, until: time of the submission, unix
+    seconds. sort: descending unless `ascending`; jobs without the value come last or first. cursor:
+    `next` of the previous page.
+    """
+
+    uid: Uid | None = None
+    states: Annotated[tuple[Status, ...], msgspec.Meta(max_length=8)] = ()
+    drivers: Choices = ()
+    queues: Choices = ()
+    apps: Choices = ()
+    causes: Choices = ()
+    text: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    since: SearchTime | None = None
+    until: SearchTime | None = None
+    sort: JobOrder = "changed"
+    ascending: bool = False
+    cursor: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    limit: Annotated[int, msgspec.Meta(ge=1, le=200)] = 50
+
+
 class JobLog(_Request, frozen=True, kw_only=True):
     """Read bytes of an output stream of one attempt (0: the latest) of the current run. Refused if
     that run has another serial (0: any).

@@ -80,6 +80,9 @@ _LIVE = (
     QueryField("computeJid", "the jobs of the page; may be repeated"),
     QueryField("logs", "the job whose output is streamed"),
     QueryField("stream", "of that output", {"enum": ["stdout", "stderr"]}),
+    QueryField("attempt", "0: the latest", {"type": "integer", "minimum": 0}),
+    QueryField("role", "of the task"),
+    QueryField("index", "of the task", {"type": "integer", "minimum": 0}),
     QueryField("tail", "bytes of earlier output", {"type": "integer", "minimum": 0}),
 )
 _DEVICE = (
@@ -175,6 +178,7 @@ ROUTES = (
         "/api/lib-files", user_files.lib_files, "read", Subject.QUERY, ("GET",), query=(_UID, _APP)
     ),
     Route("/api/job-list", runs.job_list, "read", Subject.BODY_OR_ALL, takes=rq.JobList),
+    Route("/api/job-search", runs.job_search, "read", Subject.BODY_OR_ALL, takes=rq.JobSearch),
     Route("/api/job-group", run_groups.job_group, "read", Subject.BODY, takes=rq.JobGroup),
     Route(
         "/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY, takes=rq.GroupCancel

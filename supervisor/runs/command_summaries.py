@@ -7,6 +7,8 @@ import shlex
 from collections import OrderedDict
 from typing import NamedTuple
 
+import msgspec
+
 from ...db.events.events import job_stream
 from ...db.events.job_fold import evolve
 from ...db.events.state import Job
@@ -21,11 +23,12 @@ KEPT, CHARS = 20_000, 200
 
 class Summary(NamedTuple):
     """command: one line, shortened; for a run with roles the command of the first role; None for a
-    run of an app. name: for people.
+    run of an app. name: for people. queue: None for a run of a version without queues.
     """
 
     command: str | None = None
     name: str | None = None
+    queue: str | None = None
 
 
 class CommandSummaries:
@@ -65,8 +68,9 @@ class CommandSummaries:
 def summary(spec: RunSpec) -> Summary:
     """Return the shortened command and the name of a run."""
     command = spec.command or (spec.roles[0].command if spec.roles else ())
+    queue = None if spec.queue is msgspec.UNSET else spec.queue
     if not command:
-        return Summary(None, spec.sim_name)
+        return Summary(None, spec.sim_name, queue)
     # quote only the beginning: a command may have megabytes
     words = [word[: 2 * CHARS] for word in command[:CHARS]]
     text = " ".join(shlex.join(words).split())
@@ -76,4 +80,5 @@ def summary(spec: RunSpec) -> Summary:
     return Summary(
         text[: CHARS - 4] + " ..." if len(text) > CHARS else text + (" ..." if more else ""),
         spec.sim_name,
+        queue,
     )

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from ...db.events.state import Job
+from ...protocol.api.requests import JobLog
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ...protocol.wire.messages import Stream
@@ -49,22 +50,26 @@ class Subscription(msgspec.Struct, frozen=True):
     """The subscription of a page: these jobs (none: all jobs of the user), and optionally the output
     of one job.
 
-    tail: bytes of existing output to start with; 0: all. last_id: id of the last received event
-    after a reconnect.
+    attempt, role, index: the task whose output is sent, as in JobLog. tail: bytes of existing output
+    to start with; 0: all. last_id: id of the last received event after a reconnect.
     """
 
     uid: str
     jids: tuple[str, ...] = ()
     logs: str | None = None
     stream: Stream = "stdout"
+    attempt: int = 0
+    role: str | None = None
+    index: int = 0
     tail: int = 0
     last_id: str = ""
 
     @property
     def digest(self) -> str:
         """Return a digest of the subscription. An event id is valid only for the same subscription."""
+        task = f"{self.attempt}/{self.role}/{self.index}" if self.attempt or self.role else ""
         said = "|".join(
-            (self.uid, *sorted(self.jids), "", self.logs or "", self.stream if self.logs else "")
+            (self.uid, *sorted(self.jids), task, self.logs or "", self.stream if self.logs else "")
         )
         return blake2b(said.encode(), digest_size=8).hexdigest()
 
@@ -236,9 +241,14 @@ class Reader:
         try:
             async for piece in Tail(
                 self._runs,
-                subscription.uid,
-                jid,
-                subscription.stream,
+                JobLog(
+                    uid=subscription.uid,
+                    compute_jid=jid,
+                    stream=subscription.stream,
+                    attempt=subscription.attempt,
+                    role=subscription.role,
+                    index=subscription.index,
+                ),
                 self._place,
                 tail=subscription.tail,
             ).pieces():

@@ -12,7 +12,7 @@ import msgspec
 
 from ...protocol.api.requests import JobLog
 from ...protocol.errors import Refusal
-from ...protocol.wire.messages import LogChunk, Stream
+from ...protocol.wire.messages import LogChunk
 from ..runs.service import RunService
 
 #: Time limit of one request for output. After an empty answer faster than PROMPT_SECS a pause
@@ -49,21 +49,20 @@ class TailPosition(msgspec.Struct, frozen=True):
 
 
 class Tail:
-    """Follows one stream of a job. tail: start with this many bytes of existing output; otherwise
+    """Follows one stream of a job. wanted: user, job, task and stream. tail: start with this many bytes of existing output; otherwise
     start at `place`, which is valid only for its own run.
     """
 
     def __init__(
         self,
         runs: RunService,
-        uid: str,
-        jid: str,
-        stream: Stream,
+        wanted: JobLog,
         place: TailPosition,
         *,
         tail: int = 0,
     ) -> None:
-        self._runs, self._uid, self._jid, self._stream = runs, uid, jid, stream
+        self._runs, self._wanted = runs, wanted
+        self._uid, self._jid, self._stream = wanted.uid, wanted.compute_jid, wanted.stream
         self._serial, self._offset, self._ended = place.serial, place.offset, place.ended
         self._tail = 0 if place.serial else tail
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -95,11 +94,9 @@ class Tail:
         self._decoder.reset()
 
     async def _next(self) -> Piece | None:
-        request = JobLog(
-            uid=self._uid,
-            compute_jid=self._jid,
+        request = msgspec.structs.replace(
+            self._wanted,
             compute_job_serial=self._serial,
-            stream=self._stream,
             offset=self._offset,
             limit=PIECE,
             tail=self._tail,

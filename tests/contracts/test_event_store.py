@@ -5,6 +5,7 @@ store, with and without disk failures.
 import queue
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from jobscribe.db.events.events import (
     AgentStarted,
     Event,
     RunEnded,
+    RunRequested,
     StopRequested,
     SupervisorStarted,
     TaskPlaced,
@@ -30,11 +32,13 @@ from jobscribe.db.store.contract import (
     IndexRow,
     Name,
     Receipt,
+    RowFilter,
     Write,
 )
 from jobscribe.db.store.failing_store import FailingStore, Faults
 from jobscribe.db.store.group_commit import Point
 from jobscribe.db.store.memory_store import MemoryStore
+from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 
@@ -369,6 +373,65 @@ def test_jobs_are_listed_newest_first_by_every_filter(bed: Bed) -> None:
     assert numbers(limit=3) == [7, 6, 5]
     assert numbers(before=6) == [4, 3, 2, 1, 0] and numbers(before=6, limit=2) == [4, 3]
     assert [JIDS.index(j) for j in bed.store.busy_jids()] == [0, 2, 4, 6]
+
+
+def test_windows_of_jobs_are_filtered_and_follow_each_other(bed: Bed) -> None:
+    for n, jid in enumerate(JIDS):
+        fields: dict[str, Any] = {
+            "driver": f"d{n % 3}",
+            "queued_at": float(n),
+            "reason": "exit" if n > 4 else None,
+        }
+        bed.append(
+            write(job_stream(jid), 0, n),
+            index=(
+                msgspec.structs.replace(
+                    row(jid, status="error" if n % 2 else "completed", uid="a" if n < 6 else "b"),
+                    simulation_type="heat" if n == 2 else "command",
+                    **fields,
+                ),
+            ),
+        )
+    bed.settle(len(JIDS))
+
+    def numbers(before: int | None = None, window: int = 100, **by: Any) -> tuple[list[int], Any]:
+        rows, left = bed.store.scan_jobs(RowFilter(**by), before=before, window=window)
+        return [JIDS.index(r.jid) for r in rows], left
+
+    assert numbers() == ([7, 6, 5, 4, 3, 2, 1, 0], None)
+    assert numbers(window=3) == ([7, 6, 5], 6) and numbers(6, 3) == ([4, 3, 2], 3)
+    assert numbers(3, 3) == ([1, 0], None) and numbers(1) == ([], None)
+    # a window counts the rows of the user, whether they fit or not
+    assert numbers(window=2, uid="a", statuses=("completed",)) == ([4], 5)
+    assert numbers(drivers=("d0", "d1"), statuses=("error",)) == ([7, 3, 1], None)
+    assert numbers(types=("heat",))[0] == [2] and numbers(reasons=("exit",))[0] == [7, 6, 5]
+    assert numbers(since=2.0, until=5.0)[0] == [4, 3, 2]
+
+
+def test_windows_may_leave_out_jobs_without_the_words(bed: Bed) -> None:
+    commands = (("python", "a b.py"), ("sh", "-c", 'echo "x"'))
+    for n, command in enumerate(commands):
+        spec = RunSpec(
+            uid=f"useraaa{n}", simulation_id=f"simaaaa{n}", command=command, queue=f"q{n}"
+        )
+        requested = RunRequested(at=1.0, serial=1, req_id=f"request{n}", spec=spec, run_dir="/x")
+        bed.append(Write(job_stream(JIDS[n]), 0, (requested,)), index=(row(JIDS[n]),))
+    bed.settle(len(commands))
+
+    def numbers(*words: str, queues: tuple[str, ...] = ()) -> list[int]:
+        rows, _ = bed.store.scan_jobs(RowFilter(words=words, queues=queues))
+        return [JIDS.index(r.jid) for r in rows]
+
+    exact = "sqlite" in bed.kind
+    for words, right in (
+        (("PYTHON", "A B"), [0]),
+        (('"x"',), [1]),
+        (("useraaa1",), [1]),
+        (("python", "echo"), []),
+        (("pyth%n",), []),
+    ):
+        assert set(right) <= set(numbers(*words)) and (not exact or numbers(*words) == right)
+    assert 0 in numbers(queues=("q0", "q9")) and (not exact or numbers(queues=("q1",)) == [1])
 
 
 def test_jobs_are_found_by_the_beginning_of_their_jid(bed: Bed) -> None:

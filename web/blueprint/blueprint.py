@@ -26,11 +26,14 @@ from ..request.context import Admin, FrontEndContext, May, Plan, RequestContext,
 from ..request.supervisor_client import SupervisorClient
 from ..request.worker_quota import WorkerQuota
 from . import openapi
+from . import pages as page_files
+from .pages import PageOptions
 from .routes import ROUTES, Route
 
 #: All methods, so that a disallowed method gets our own error response.
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
 STREAMS, EACH = 4, 8
+_PAGES = PageOptions()
 
 
 def create_blueprint(
@@ -45,6 +48,7 @@ def create_blueprint(
     log: Log | None = None,
     streams: int = STREAMS,
     each: int = EACH,
+    pages: PageOptions | None = _PAGES,
 ) -> flask.Blueprint:
     """Return the front end's routes, to be registered in a Flask site.
 
@@ -56,7 +60,8 @@ def create_blueprint(
     admin: hook that returns whether this user may see all users' jobs. plan: hook that returns the
     user's current account plan, a short word stored with runs (the supervisor keeps the runs of
     plans in `purge.kept_plans`). streams: maximum number of downloads that hold a worker. each:
-    maximum number of requests and downloads of one user at once. `app.extensions[name].close()`
+    maximum number of requests and downloads of one user at once. pages: None for a site without the
+    pages below /jobs. `app.extensions[name].close()`
     releases all resources, for a process that creates several sites.
     """
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
@@ -87,7 +92,37 @@ def create_blueprint(
         methods=METHODS,
         provide_automatic_options=False,
     )
+    if pages is not None:
+        _add_pages(blueprint, site, pages)
     return blueprint
+
+
+def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageOptions) -> None:
+    def page(rest: str = "") -> flask.Response:
+        def show() -> flask.Response:
+            _method(["GET"])
+            uid = flask.g.jobscribe_uid = _uid(site, flask.request)
+            file = flask.url_for(f"{flask.request.blueprint}.page_file", name="x")
+            base = file.removesuffix(f"{page_files.FILES_PATH}x")
+            return page_files.document(options, base, uid)
+
+        return answered(site, show, ["GET"])
+
+    def page_file(name: str) -> flask.Response:
+        def send() -> flask.Response:
+            _method(["GET"])
+            return page_files.file(name)
+
+        return answered(site, send, ["GET"])
+
+    views: list[tuple[str, str, Callable[..., flask.Response]]] = [
+        *((path, f"page_{n}", page) for n, path in enumerate(page_files.PAGES)),
+        (page_files.FILES_PATH + "<name>", "page_file", page_file),
+    ]
+    for path, endpoint, view in views:
+        blueprint.add_url_rule(
+            path, endpoint, view, methods=METHODS, provide_automatic_options=False
+        )
 
 
 def _source(supervisor: Address | Source | str) -> Source:

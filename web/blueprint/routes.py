@@ -7,9 +7,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from ..handlers import clusters, computations, diagnosis, downloads, frames, jobs, library, runs
+from ...protocol.api import requests
+from ..handlers import (
+    clusters,
+    computations,
+    diagnosis,
+    downloads,
+    frames,
+    jobs,
+    library,
+    page_data,
+    runs,
+)
 from ..request import schemas
 from ..request.context import RequestContext
+from ..request.page_bodies import BODIES
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Gives = Literal["json", "file", "text"]
@@ -48,12 +60,92 @@ VARIABLES = {
     "simulationType": r"^[a-z][a-z0-9_]{0,31}$",
     "simulationId": r"^[A-Za-z0-9]{8}$",
     "computeModel": r"^[A-Za-z][A-Za-z0-9_]{0,63}$",
+    "computeJid": r"^[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}$",
     "frame": r"^-?[0-9]{1,9}$",
     "name": r"^[^/]{1,255}$",
     "frame_id": r"^[0-9]{1,10}\*[A-Za-z][A-Za-z0-9_]{0,63}\*[A-Za-z0-9]{8}\*[a-z][a-z0-9_]{0,31}\*[A-Za-z0-9]{1,64}\*[1-9][0-9]{0,15}$",
 }
 _SERIAL = Variable("computeJobSerial", "of the run; 0 or absent: the current run", None)
+_JID = "<computeJid>"
 _JOB = "<simulationType>/<simulationId>/<computeModel>"
+
+
+def _page_data(
+    name: str, type_: type[msgspec.Struct], about: str, *, changes: bool = False
+) -> Route:
+    """Return the route that passes a request of a page on to the supervisor."""
+    first, *rest = name.split("-")
+    return Route(
+        api=first + "".join(map(str.title, rest)) + "Page",
+        method="POST",
+        path=f"/page-data/{name}",
+        handler=(page_data.change if changes else page_data.forward)(name, type_),
+        takes=BODIES[type_],
+        about=about,
+    )
+
+
+#: What the pages ask. Requests and answers are those of the supervisor, without the user.
+_PAGES = (
+    _page_data("job-search", requests.JobSearch, "The user's jobs: filters, words, orders, pages"),
+    _page_data("run-status", requests.RunStatusRequest, "Status of a job"),
+    _page_data("job-tasks", requests.JobTasks, "Attempts of a job, and the tasks of one"),
+    _page_data("job-story", requests.JobStory, "Events of a job"),
+    _page_data("job-metrics", requests.JobMetrics, "Resource usage of a job"),
+    _page_data("trace", requests.Trace, "Timeline of a job, with the reasons of its waits"),
+    _page_data("run-files", requests.RunFiles, "Files of the run directory of a job"),
+    _page_data("run-cancel", requests.RunCancel, "Cancel a job", changes=True),
+    _page_data("run-release", requests.RunRelease, "Release held tasks of a job", changes=True),
+    _page_data("job-tag", requests.JobTag, "Change the tags of a job", changes=True),
+    Route(
+        api="jobWhyPage",
+        method="POST",
+        path="/page-data/job-why",
+        handler=page_data.job_why,
+        takes=BODIES[requests.RunStatusRequest],
+        about="Why a job waits, or why it ended",
+    ),
+    Route(
+        api="jobLogPage",
+        method="POST",
+        path="/page-data/job-log",
+        handler=page_data.job_log,
+        takes=BODIES[requests.JobLog],
+        gives="text",
+        about="A piece of the output of a task",
+    ),
+    Route(
+        api="jobRetryPage",
+        method="POST",
+        path="/page-data/job-retry",
+        handler=page_data.job_retry,
+        takes=page_data.JobRetry,
+        about="Start a job again with the same request",
+    ),
+    Route(
+        api="jobFilePage",
+        method="GET",
+        path=f"/page-data/job-file/{_JID}",
+        handler=page_data.job_file,
+        gives="file",
+        query=(Variable("name", "path below the run directory"),),
+        about="Download a file of a job",
+    ),
+    Route(
+        api="jobOutputPage",
+        method="GET",
+        path=f"/page-data/job-output/{_JID}",
+        handler=page_data.job_output,
+        gives="text",
+        query=(
+            Variable("stream", "stdout or stderr", "^(stdout|stderr)$"),
+            Variable("attempt", "0: the latest", None),
+            Variable("role", "of the task"),
+            Variable("index", "of the task", None),
+        ),
+        about="Download the output of a task",
+    ),
+)
 
 ROUTES: tuple[Route, ...] = (
     Route(
@@ -293,4 +385,5 @@ ROUTES: tuple[Route, ...] = (
         handler=jobs.apps,
         about="The apps that the user may run, with their models and fields",
     ),
+    *_PAGES,
 )

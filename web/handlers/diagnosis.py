@@ -20,10 +20,10 @@ def run_why(v: RequestContext) -> schemas.WhyReply:
     request = RunStatusRequest(
         uid=v.uid, compute_jid=compute_jid(v.uid, sid, model.name), compute_job_serial=serial
     )
-    return msgspec.convert(_for_users(v.upstream.object("job-why", request)), schemas.WhyReply)
+    return msgspec.convert(for_users(v.upstream.object("job-why", request)), schemas.WhyReply)
 
 
-def _for_users(answer: dict[str, Any]) -> dict[str, Any]:
+def for_users(answer: dict[str, Any]) -> dict[str, Any]:
     """Keep the parts that a user can act on: without paths on machines, and without commands for
     the site's command line.
     """

@@ -261,13 +261,19 @@ def run_log(v: RequestContext) -> flask.Response:
         tail=tail,
         limit=tail or LOG_PIECE,
     )
-    first = v.upstream.reply("job-log", request)
     if tail:
-        return _text(flask.Response(first.body), f"{stream}.log", first)
+        first = v.upstream.reply("job-log", request)
+        return text(flask.Response(first.body), f"{stream}.log", first)
+    return whole_log(v, request)
+
+
+def whole_log(v: RequestContext, request: JobLog) -> flask.Response:
+    """Send all output that is kept, while it is read from the supervisor."""
+    first = v.upstream.reply("job-log", request)
     place = v.site.quota.stream(v.uid)
-    return _text(
+    return text(
         flask.Response(_Body(place, _log_pieces(v, request, first), lambda: None)),
-        f"{stream}.log",
+        f"{request.stream}.log",
         first,
     )
 
@@ -292,7 +298,7 @@ def _log_pieces(v: RequestContext, request: JobLog, reply: Reply) -> Iterator[by
         )
 
 
-def _text(answer: flask.Response, name: str, first: Reply) -> flask.Response:
+def text(answer: flask.Response, name: str, first: Reply) -> flask.Response:
     answer.headers.set("Content-Disposition", "inline", filename=name)
     answer.headers["Content-Type"] = "text/plain; charset=utf-8"
     answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"

@@ -18,6 +18,7 @@ from ...runtime.log.logger import Log
 from ...service.settings.settings import Settings
 from ...service.site.secret_files import is_loopback
 from ..blueprint.blueprint import METHODS, create_blueprint
+from ..blueprint.pages import PageOptions
 from ..request import error_responses
 from ..request.context import FrontEndContext, as_json
 from ..sign_in.device_page import DevicePage
@@ -83,6 +84,7 @@ def create_app(
             log=log,
             streams=half,
             each=half,
+            pages=PageOptions(home="/"),
         )
     )
     app.add_url_rule("/healthz", "healthz", lambda: as_json({"state": "ok"}))

@@ -17,6 +17,7 @@ from .event_stream import begin_stream
 
 MOST_JOBS = 20
 MOST_TAIL = 512 * 1024
+MOST_INDEX = 999_999
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 
@@ -67,19 +68,26 @@ def _subscription(h: Handler) -> Subscription:
     jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.arguments("computeJid")))
     if len(jids) > MOST_JOBS:
         raise Refusal("badRequest", f"a stream takes at most {MOST_JOBS} computeJids")
-    logs, tail = h.argument("logs"), h.argument("tail") or "0"
-    if not _NUMBER.match(tail) or int(tail) > MOST_TAIL:
-        raise Refusal(
-            "badRequest", f"tail is a number of bytes, at most {MOST_TAIL}; got {ascii(tail)[:40]}"
-        )
+    logs = h.argument("logs")
+    role = h.argument("role")
     return Subscription(
         uid=uid,
         jids=jids,
         logs=None if logs is None else parse("computeJid", logs),
         stream=_stream(h.argument("stream") or "stdout"),
-        tail=int(tail),
+        attempt=_number(h, "attempt", 1_000_000),
+        role=None if role is None else parse("role", role),
+        index=_number(h, "index", MOST_INDEX),
+        tail=_number(h, "tail", MOST_TAIL),
         last_id=h.request.headers.get("Last-Event-ID", ""),
     )
+
+
+def _number(h: Handler, name: str, most: int) -> int:
+    text = h.argument(name) or "0"
+    if not _NUMBER.match(text) or int(text) > most:
+        raise Refusal("badRequest", f"{name} is a number, at most {most}; got {ascii(text)[:40]}")
+    return int(text)
 
 
 def _stream(text: str) -> Literal["stdout", "stderr"]:

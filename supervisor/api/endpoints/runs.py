@@ -14,6 +14,7 @@ from ....protocol.api.requests import (
     JobCore,
     JobList,
     JobLog,
+    JobSearch,
     JobStory,
     JobTag,
     JobTasks,
@@ -29,6 +30,7 @@ from ....protocol.errors import Refusal
 from ...access.principal import check_scope
 from ...diagnosis.missing_output import missing_output
 from ...runs.groups import gently
+from ...runs.job_search import search_jobs
 from ...runs.shells import DISABLED, Shells
 from ...runs.tagged_jobs import tagged_jobs
 from ...tracing.log_search import lines
@@ -98,10 +100,19 @@ async def job_list(h: Handler) -> Any:
     jobs = []
     async for row in gently(rows):
         # `status` of the row is the former name of `state`
-        more = h.runs.summaries.get(row)._asdict() if request.commands is True else {}
+        more = _summary(h, row) if request.commands is True else {}
         more |= {"tags": tags[row.jid]} if row.jid in tags else {}
         jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
     return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}
+
+
+def _summary(h: Handler, row: IndexRow) -> dict[str, Any]:
+    summary = h.runs.summaries.get(row)
+    return {"command": summary.command, "name": summary.name}
+
+
+async def job_search(h: Handler) -> Any:
+    return await search_jobs(h.runs, h.parsed(JobSearch), h.runs.now().wall)
 
 
 def _page(h: Handler, request: JobList) -> list[IndexRow]:

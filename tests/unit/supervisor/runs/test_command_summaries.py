@@ -17,6 +17,7 @@ def test_a_command_is_quoted_on_one_line_and_shortened() -> None:
     assert summary(spec("sh", "-c", "echo a\n  echo b", sim_name="mine")) == (
         "sh -c 'echo a echo b'",
         "mine",
+        None,
     )
     long = summary(spec("x" * 100_000, *["y"] * 9000)).command
     assert long is not None and len(long) == CHARS and long.endswith("x ...")
@@ -29,6 +30,7 @@ def test_of_roles_the_first_one_is_told_and_of_apps_nothing() -> None:
         summary(RunSpec(uid=UID, simulation_id="sim00001", roles=(one, two))).command == "serve ..."
     )
     assert summary(RunSpec(uid=UID, simulation_id="sim00001", simulation_type="heat", data={})) == (
+        None,
         None,
         None,
     )

@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
 from in_memory_supervisor import OTHER, UID, Agent, InMemorySupervisor, running, until
 
@@ -656,3 +657,15 @@ async def test_statuses_that_take_long_to_make_are_told_in_several_blocks(
         last = p.last_id
     async with page(in_memory, jids=jids, last_id=last) as p:
         assert p.told() == []
+
+
+def test_a_position_is_valid_for_one_task_alone() -> None:
+    job = Subscription(uid=UID, logs=f"{UID}-sim00001-command")
+    of_tasks = [
+        job,
+        msgspec.structs.replace(job, attempt=1),
+        msgspec.structs.replace(job, role="main"),
+        msgspec.structs.replace(job, role="main", index=1),
+        msgspec.structs.replace(job, stream="stderr"),
+    ]
+    assert len({s.digest for s in of_tasks}) == len(of_tasks)

@@ -1,0 +1,109 @@
+"""Search of jobs for pages: words, filters, orders and pages."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from in_memory_supervisor import OTHER, UID, InMemorySupervisor
+
+from jobscribe.db.sqlite import row_filter
+from jobscribe.db.store.contract import RowFilter
+from jobscribe.protocol.api.requests import JobSearch, RunSimulation, RunSpec
+from jobscribe.protocol.errors import Refusal
+from jobscribe.supervisor.runs import job_search
+from jobscribe.supervisor.runs.job_search import search_jobs
+
+COMMANDS = (
+    ("train", ("python", "train.py", "--rate", "0.1")),
+    ("100 % sure", ("sh", "-c", 'echo "a_b"')),
+    ("Überlauf", ("python", "eval.py")),
+    (None, ("sleep", "5")),
+)
+
+
+async def filled() -> InMemorySupervisor:
+    """Return a supervisor with these jobs, and one job of another user."""
+    in_memory = InMemorySupervisor()
+    for n, (name, command) in enumerate(COMMANDS):
+        spec = RunSpec(uid=UID, simulation_id=f"sim0000{n}", command=command, sim_name=name)
+        await in_memory.desk.submit(RunSimulation(req_id=f"request{n:08}", run=spec))
+    spec = RunSpec(uid=OTHER, simulation_id="sim00009", command=("python",))
+    await in_memory.desk.submit(RunSimulation(req_id="request00000009", run=spec))
+    return in_memory
+
+
+async def found(in_memory: InMemorySupervisor, **fields: Any) -> list[int]:
+    request = msgspec.convert({"uid": UID, **fields}, JobSearch)
+    page = await search_jobs(in_memory.desk, request, 2e9)
+    assert page["searchedUntil"] is None
+    return [int(job["jid"].split("-")[1].removeprefix("sim")) for job in page["jobs"]]
+
+
+async def test_words_match_name_command_and_id_of_own_jobs() -> None:
+    in_memory = await filled()
+    assert await found(in_memory) == [3, 2, 1, 0]
+    assert await found(in_memory, text="PYTHON") == [2, 0]
+    assert await found(in_memory, text="rate  python") == [0]
+    assert await found(in_memory, text="überlauf") == [2]
+    assert await found(in_memory, text="SIM00003") == [3]
+    assert await found(in_memory, text="python sleep") == []
+    assert await found(in_memory, text=f"{UID}-sim00003-command") == [3]
+    assert await found(in_memory, text=f"{UID}-sim00003-command", states=["error"]) == []
+    assert await found(in_memory, text=f"{OTHER}-sim00009-command") == []
+    assert await found(in_memory, uid=None, text="python") == [9, 2, 0]
+    assert await found(in_memory, states=["running"]) == []
+    assert await found(in_memory, queues=["none"]) == []
+
+
+@pytest.mark.parametrize("window", [2, 1000])
+async def test_each_order_is_complete_page_by_page(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr(job_search, "WINDOW", window)
+    in_memory = await filled()
+    for sort in ("changed", "submitted", "started", "ended", "duration"):
+        for ascending in (False, True):
+            fields: dict[str, Any] = {"uid": UID, "sort": sort, "ascending": ascending, "limit": 1}
+            pages, cursor = [], ""
+            while cursor is not None:
+                request = msgspec.convert({**fields, "cursor": cursor}, JobSearch)
+                page = await search_jobs(in_memory.desk, request, 2e9)
+                pages += [job["jid"] for job in page["jobs"]]
+                cursor = page["next"]
+            assert len(pages) == len(set(pages)) == len(COMMANDS)
+            whole = await found(in_memory, sort=sort, ascending=ascending)
+            assert [int(jid.split("-")[1].removeprefix("sim")) for jid in pages] == whole
+
+
+async def test_a_search_that_takes_too_long_says_how_far_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_search, "SEARCH_SECS", 0.0)
+    monkeypatch.setattr(job_search, "DEEP_WINDOW", 2)
+    in_memory = await filled()
+    page = await search_jobs(in_memory.desk, JobSearch(uid=UID, text="train"), 2e9)
+    assert page["jobs"] == [] and page["searchedUntil"] is not None
+    more = JobSearch(uid=UID, text="train", cursor=page["next"])
+    page = await search_jobs(in_memory.desk, more, 2e9)
+    assert [job["name"] for job in page["jobs"]] == ["train"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cursor": "x"},
+        {"cursor": "1:2"},
+        {"cursor": "9" * 19},
+        {"cursor": "x", "sort": "ended"},
+        {"cursor": "nan:x", "sort": "ended"},
+    ],
+)
+async def test_an_invalid_cursor_is_refused(fields: dict[str, Any]) -> None:
+    in_memory = await filled()
+    with pytest.raises(Refusal, match="cursor must be"):
+        await search_jobs(in_memory.desk, JobSearch(uid=UID, **fields), 2e9)
+
+
+def test_words_are_looked_up_as_they_are_stored() -> None:
+    where, values = row_filter.conditions(RowFilter(words=('50%_!"',)))
+    assert len(where) == 1 and values == ['%50!%!_!!"%', '%50!%!_!!\\"%']

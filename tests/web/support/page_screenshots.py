@@ -1,0 +1,80 @@
+"""Screenshots of each page, light and dark, wide and narrow: `make pages`."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[2]
+sys.path += [str(p) for p in TESTS.glob("*/support")] + [str(TESTS / "support")]
+
+from chromium_user import CHROMIUM, FLAGS
+from pages_user import PagesUser
+from playwright.sync_api import sync_playwright
+from supervisor_process import SupervisorProcess, jid_of, shell
+
+TRAIN = "i=0; while :; do i=$((i + 1)); printf 'step %s \\033[32mok\\033[0m\\n' $i; sleep 0.2; done"
+JOBS = (
+    ("train, rate 0.1", TRAIN),
+    ("preprocess", "echo 12 files; echo done > result.csv"),
+    (None, "python3 -c 'open(\"/data/input.csv\")'"),
+    ("evaluate on the test set", "seq 5; exit 3"),
+    ("train, rate 0.01", TRAIN),
+)
+SIZES = ((1280, 800), (360, 740), (1920, 1080))
+
+
+@contextlib.contextmanager
+def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
+    """Yield a site with jobs of a user, and the addresses of its pages by name."""
+    site = SupervisorProcess(("slots.local_sequential=2",), web=True)
+    site.start()
+    try:
+        with sync_playwright() as p:
+            browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+            uid = PagesUser(browser, site, "ann").uid
+            browser.close()
+        runs = []
+        for name, text in JOBS:
+            runs.append(shell(text, uid, **({} if name is None else {"simName": name})))
+            site.submit(runs[-1])
+        site.wait(runs[1])
+        site.wait(runs[2])
+        running, done, failed = (f"/jobs/{jid_of(r)}" for r in (runs[0], runs[1], runs[2]))
+        yield (
+            site,
+            {
+                "jobs": "/jobs",
+                "jobs-none": "/jobs?text=nothing",
+                "job-running": running,
+                "job-failed": f"{failed}?stream=stderr",
+                "job-tasks": f"{running}?tab=tasks",
+                "job-timeline": f"{running}?tab=timeline",
+                "job-usage": f"{running}?tab=usage",
+                "job-events": f"{failed}?tab=events",
+                "job-files": f"{done}?tab=files",
+            },
+        )
+    finally:
+        site.end()
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with filled_site() as (site, pages), sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        for scheme in ("light", "dark"):
+            for width, height in SIZES:
+                view = {"width": width, "height": height}
+                ann = PagesUser(browser, site, "ann", viewport=view, color_scheme=scheme)
+                for name, path in pages.items():
+                    ann.open(path)
+                    ann.page.wait_for_timeout(700)
+                    ann.page.screenshot(path=folder / f"{name}-{scheme}-{width}.png")
+                ann.close()
+        browser.close()
+    print(f"{len(pages) * 2 * len(SIZES)} pictures are in {folder}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

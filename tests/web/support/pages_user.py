@@ -1,0 +1,61 @@
+"""A user in a real Chromium on the pages below /jobs, and axe-core, which finds faults of
+accessibility.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from chromium_user import SECS, ChromiumUser
+from playwright.sync_api import Browser
+from supervisor_process import SupervisorProcess, until
+
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
+_RUN = """async () => {
+  const tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
+  const found = await axe.run(document, {runOnly: tags});
+  return found.violations.map((v) => [v.id, v.help, v.nodes.map((n) => n.target.join(" ")).slice(0, 5)]);
+}"""
+
+
+class PagesUser(ChromiumUser):
+    """A signed-in user on the pages. `uid` names the user's jobs."""
+
+    def __init__(
+        self, browser: Browser, site: SupervisorProcess, name: str, **context: Any
+    ) -> None:
+        super().__init__(browser, site.front + "/jobs", name, **context)
+        self.site = site
+        signed_in = self.context.request.post(site.front + "/sign-in", data={"name": name})
+        assert signed_in.ok, signed_in.text()
+        self.uid: str = signed_in.json()["uid"]
+
+    def open(self, path: str = "/jobs") -> "PagesUser":
+        self.page.goto(self.site.front + path)
+        self.until(".link-state", "^Live$")
+        return self
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return title and state of each row of the list of jobs."""
+        return [(title, state) for title, state in self.page.evaluate(_ROWS)]
+
+    def until_rows(self, *rows: tuple[str, str]) -> None:
+        until(lambda: self.rows() == list(rows), f"the list shows {rows}", SECS)
+
+    def until_url(self, pattern: str) -> None:
+        def look() -> object:
+            # page.url is as of the last call of the browser
+            return re.search(pattern, self.page.evaluate("() => location.href"))
+
+        until(look, f"the address has {pattern}", SECS)
+
+    def violations(self) -> list[Any]:
+        """Return the faults of accessibility on the page as it is now."""
+        if not self.page.evaluate("() => 'axe' in window"):
+            self.page.evaluate(AXE.read_text())
+        found: list[Any] = self.page.evaluate(_RUN)
+        return found
+
+
+_ROWS = """() => [...document.querySelectorAll("table.jobs tbody tr")].map(
+  (row) => [row.querySelector(".title").innerText, row.dataset.state])"""

@@ -1,0 +1,130 @@
+"""The pages without a browser: their document and files, and requests that are passed on."""
+
+import gzip
+import re
+from collections.abc import Callable
+from typing import Any
+
+import flask
+import pytest
+from front_end_fixture import ANN, BOB, FrontEnd, refused
+from stub_supervisor import StubSupervisor
+
+from jobscribe.protocol.errors import Refusal
+from jobscribe.web import PageOptions, create_blueprint
+
+JID = f"{ANN}-abcdefgh-command"
+
+
+def metas(text: str) -> dict[str, str]:
+    return dict(re.findall(r'<meta name="jobscribe-(\w+)" content="([^"]*)">', text))
+
+
+@pytest.mark.parametrize("path", ["/jobs", f"/jobs/{JID}", "/jobs/a/b", "/jobs?state=error"])
+def test_each_address_is_the_same_document(make_web: Callable[..., FrontEnd], path: str) -> None:
+    for prefix in ("", "/sims/a"):
+        web = make_web("/nowhere", prefix=prefix)
+        answer = web.as_(ANN).get(prefix + path)
+        text = answer.get_data(as_text=True)
+        assert (answer.status_code, answer.mimetype) == (200, "text/html")
+        assert metas(text) == {"base": prefix, "user": ANN, "home": "", "site": "jobscribe"}
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy and answer.headers["Cache-Control"] == "no-store"
+        assert "<style" not in text and not re.search(r"<script(?![^>]* src=)|\son\w+=", text)
+        for link in re.findall(r'(?:src|href)="([^"]+)"', text):
+            assert link.startswith(prefix + "/page-files/")
+            assert web.as_(None).get(link).status_code == 200
+        assert metas(web.as_(None).get(prefix + path).get_data(as_text=True))["user"] == ""
+
+
+def test_files_are_kept_for_ever_and_compressed(web: FrontEnd) -> None:
+    text = web.as_(ANN).get("/jobs").get_data(as_text=True)
+    names = re.findall(r'"(/page-files/[^"]+)"', text)
+    size = 0
+    for name in names:
+        plain = web.as_(None).get(name)
+        packed = web.as_(None).get(name, **{"Accept-Encoding": "gzip"})
+        assert "immutable" in plain.headers["Cache-Control"] and "nosniff" in str(plain.headers)
+        if packed.headers.get("Content-Encoding") == "gzip":
+            assert gzip.decompress(packed.get_data()) == plain.get_data()
+        size += len(packed.get_data())
+    assert size < 200_000 and len(names) >= 3
+    for other in ("manifest.json", "sources.sha256", "..", "nosuch.js"):
+        refused(web.as_(ANN).get(f"/page-files/{other}"), 404, "notFound")
+    refused(web.as_(ANN).post("/jobs"), 405, "methodNotAllowed")
+
+
+def test_a_site_chooses_its_style_and_title_or_no_pages() -> None:
+    def site(pages: PageOptions | None) -> Any:
+        app = flask.Flask("a_site")
+        blueprint = create_blueprint(supervisor="/nowhere", user=lambda r: ANN, pages=pages)
+        app.register_blueprint(blueprint, url_prefix="/sims")
+        return app.test_client().get("/sims/jobs")
+
+    options = PageOptions(style="/our.css", home='/"><b>', title="A & B")
+    text = site(options).get_data(as_text=True)
+    assert '<link rel="stylesheet" href="/our.css">' in text and "<title>A &amp; B</title>" in text
+    assert "<b>" not in text and metas(text)["home"] == "/&quot;&gt;&lt;b&gt;"
+    assert site(None).status_code == 404
+
+
+def test_requests_are_passed_on_with_the_signed_in_user(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
+    answer = b'{"jobs":[],"next":null,"more":{"from":"the supervisor"}}'
+    stub.answers["/api/job-search"] = (200, {}, answer)
+    got = web.as_(ANN).post("/page-data/job-search", {"states": ["error"], "text": "a"})
+    assert got.get_data() == answer
+    assert stub.sent("/api/job-search")[0]["uid"] == ANN
+    # nobody names another user, or a job of one
+    for body in ({"uid": BOB}, {"uid": ANN}, {"odd": 1}, {"limit": 10**6}):
+        refused(web.as_(ANN).post("/page-data/job-search", body), 400, "badRequest")
+    stub.answers["/api/run-cancel"] = {"state": "canceled"}
+    cancel = {"computeJid": JID, "reqId": "request1", "reason": "no use"}
+    refused(web.as_(BOB).post("/page-data/run-cancel", cancel), 404, "notFound")
+    refused(web.as_(BOB).get(f"/page-data/job-file/{JID}?name=a"), 404, "notFound")
+    assert len(stub.requests) == 1
+    assert web.as_(ANN).said("/page-data/run-cancel", cancel) == {"state": "canceled"}
+    assert (
+        stub.sent("/api/run-cancel")[0] | {"uid": ANN, **cancel} == stub.sent("/api/run-cancel")[0]
+    )
+    web.refusals[(ANN, "runCancelPage", None)] = Refusal("forbidden", "not on this site")
+    refused(web.as_(ANN).post("/page-data/run-cancel", cancel), 403, "forbidden")
+
+
+def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor) -> None:
+    spec = {"uid": ANN, "simulationId": "abcdefgh", "command": ["true"], "driver": "local"}
+    event = {"type": "RunRequested", "reqId": "request0", "spec": spec}
+    stub.answers["/api/job-story"] = {"events": [{"event": event}]}
+    stub.answers["/api/run-status"] = {"state": "running"}
+    stub.answers["/api/run-simulation"] = {"state": "pending"}
+    retry = {"computeJid": JID, "reqId": "request1"}
+    refused(web.as_(ANN).post("/page-data/job-retry", retry), 409, "conflict")
+    stub.answers["/api/run-status"] = {"state": "error"}
+    assert web.as_(ANN).said("/page-data/job-retry", retry) == {"state": "pending"}
+    (sent,) = stub.sent("/api/run-simulation")
+    assert (sent["reqId"], sent["forceRun"]) == ("request1", True)
+    assert sent["run"]["command"] == ["true"] and sent["run"]["driver"] == "local"
+    # the same request again, because its answer was lost: the run is active meanwhile
+    stub.answers["/api/run-status"] = {"state": "running"}
+    event["reqId"] = "request1"
+    assert web.as_(ANN).said("/page-data/job-retry", retry) == {"state": "pending"}
+    web.refusals[(ANN, "jobRetryPage", "command")] = Refusal("planRequired", "not in your plan")
+    refused(web.as_(ANN).post("/page-data/job-retry", retry), 402, "planRequired")
+
+
+def test_output_keeps_its_place_and_cannot_be_a_page(web: FrontEnd, stub: StubSupervisor) -> None:
+    place = {"Offset": "5", "Next-Offset": "25", "Dropped": "0", "End": "true", "Attempt": "2"}
+    headers = {f"X-Jobscribe-{name}": value for name, value in place.items()}
+    stub.answers["/api/job-log"] = (200, headers, b"<script>alert(1)</script>")
+    answer = web.as_(ANN).post("/page-data/job-log", {"computeJid": JID, "tail": 100})
+    assert (
+        answer.mimetype == "text/plain" and "sandbox" in answer.headers["Content-Security-Policy"]
+    )
+    assert {k: answer.headers[k] for k in headers} == headers
+    output = web.as_(ANN).get(f"/page-data/job-output/{JID}?stream=stderr&attempt=2&role=a&index=1")
+    assert output.get_data() == b"<script>alert(1)</script>" and output.mimetype == "text/plain"
+    sent = stub.sent("/api/job-log")[-1]
+    assert (sent["stream"], sent["attempt"], sent["role"], sent["index"]) == ("stderr", 2, "a", 1)
+    refused(web.as_(ANN).get(f"/page-data/job-output/{JID}?stream=x"), 400, "badRequest")

@@ -1,0 +1,135 @@
+"""Data of the pages: requests that are passed on to the supervisor with the signed-in user, and
+their answers, unchanged.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import flask
+import msgspec
+
+from ...client.api.run_specs import newest_request
+from ...protocol.api import requests
+from ...protocol.errors import Refusal
+from ...protocol.ids import ReqId, parse, split_jid
+from ...protocol.jobs.status import ACTIVE
+from ..request.context import RequestContext
+from ..request.page_bodies import BODIES
+from . import diagnosis, downloads
+
+Handler = Callable[[RequestContext], Any]
+
+
+class JobRetry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Start the job again with the same request. Repeating it with the same reqId is harmless."""
+
+    req_id: ReqId
+    compute_jid: str
+
+
+def forward(name: str, type_: type[msgspec.Struct]) -> Handler:
+    """Return a handler that passes a request on to `/api/<name>` of the supervisor."""
+
+    def handler(v: RequestContext) -> bytes:
+        return v.upstream.post(name, _request(v, type_))
+
+    return handler
+
+
+def change(name: str, type_: type[msgspec.Struct]) -> Handler:
+    """Return a handler for a request that changes the job `computeJid`."""
+
+    def handler(v: RequestContext) -> bytes:
+        request = _request(v, type_)
+        jid = str(msgspec.structs.asdict(request)["compute_jid"])
+        v.log(jid, {"computeJid": jid})
+        try:
+            return v.upstream.post(name, request)
+        finally:
+            v.site.statuses.drop(jid)
+
+    return handler
+
+
+def job_why(v: RequestContext) -> dict[str, Any]:
+    return diagnosis.for_users(v.upstream.object("job-why", _request(v, requests.RunStatusRequest)))
+
+
+def job_log(v: RequestContext) -> flask.Response:
+    """Return a piece of output; its place is in the headers."""
+    reply = v.upstream.reply("job-log", _request(v, requests.JobLog))
+    answer = downloads.text(flask.Response(reply.body), "output.log", reply)
+    for name in ("Next-Offset", "Dropped", "Attempt", "Role", "Index", "End", "Note"):
+        if (value := reply.headers.get("X-Jobscribe-" + name)) is not None:
+            answer.headers["X-Jobscribe-" + name] = value
+    return answer
+
+
+def job_retry(v: RequestContext) -> bytes:
+    """Submit the request of the newest run once more. Refused while the job waits or runs."""
+    body = v.body(JobRetry)
+    jid = _own(v, body.compute_jid)
+    story = v.upstream.object("job-story", requests.JobStory(uid=v.uid, compute_jid=jid))
+    spec = newest_request(story)
+    if not _is_repeated(story, body.req_id):
+        asked = requests.RunStatusRequest(uid=v.uid, compute_jid=jid)
+        state = v.upstream.object("run-status", asked)["state"]
+        if state in ACTIVE:
+            raise Refusal("conflict", f"{jid} is {state}; cancel it or wait for its end")
+    v.authorize(spec.simulation_type)
+    if v.site.plan is not None:
+        spec = msgspec.structs.replace(spec, active_plan=v.site.plan(v.uid))
+    v.log(jid, {"reqId": body.req_id, "computeJid": jid})
+    again = requests.RunSimulation(req_id=body.req_id, run=spec, force_run=True)
+    try:
+        return v.upstream.post("run-simulation", again)
+    finally:
+        v.site.statuses.drop(jid)
+
+
+def job_file(v: RequestContext) -> flask.Response:
+    """Send a file below the run directory as a download."""
+    jid = _own(v, v.id("computeJid"))
+    return downloads.send_file(
+        v, requests.RunFile(uid=v.uid, compute_jid=jid, name=v.query("name")[:1024])
+    )
+
+
+def job_output(v: RequestContext) -> flask.Response:
+    """Send the whole output of a task as a download."""
+    fields = {
+        "uid": v.uid,
+        "computeJid": _own(v, v.id("computeJid")),
+        "stream": v.query("stream", "stdout"),
+        "attempt": v.number("attempt", 1_000_000),
+        "index": v.number("index", 2**31),
+        "role": v.query("role") or None,
+    }
+    try:
+        request = msgspec.convert(fields, requests.JobLog)
+    except msgspec.ValidationError as e:
+        raise Refusal("badRequest", f"the request is not valid: {e}") from None
+    return downloads.whole_log(v, request)
+
+
+def _request(v: RequestContext, type_: type[msgspec.Struct]) -> msgspec.Struct:
+    """Return the request of the body for the signed-in user. Raises Refusal."""
+    body = v.body(BODIES[type_])
+    v.authorize(None)
+    fields = {n: getattr(body, n) for n in body.__struct_fields__}
+    if jid := fields.get("compute_jid"):
+        _own(v, jid)
+    return type_(uid=v.uid, **fields)
+
+
+def _is_repeated(story: dict[str, Any], req_id: str) -> bool:
+    """Return whether the newest run of the job is the result of this request."""
+    found = [e["event"] for e in story["events"] if e["event"]["type"] == "RunRequested"]
+    return bool(found) and found[-1]["reqId"] == req_id
+
+
+def _own(v: RequestContext, jid: str) -> str:
+    """Return the id of a job of this user. Raises Refusal."""
+    if split_jid(parse("computeJid", jid))[0] != v.uid:
+        raise Refusal("notFound", f"there is no job {jid}")
+    return jid

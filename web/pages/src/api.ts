@@ -1,0 +1,122 @@
+/** Requests to the front end. Every failure is an ApiError with a sentence for the user. */
+
+import { path } from "./site.ts";
+
+const PATIENCE_MS = 45_000;
+/** The front end limits the requests of one user; more would be refused. */
+const AT_ONCE = 3;
+const BUSY_PAUSE_MS = 400;
+const BUSY_TRIES = 5;
+
+export interface RefusalBody {
+  code?: unknown;
+  error?: unknown;
+  advice?: unknown;
+  retry?: unknown;
+}
+
+export class ApiError extends Error {
+  constructor(
+    readonly code: string,
+    sentence: string,
+    readonly advice: string,
+    readonly http: number,
+    readonly retry: boolean,
+  ) {
+    super(sentence);
+  }
+
+  /** Nobody is signed in to this site. */
+  get isSignedOut(): boolean {
+    return this.http === 401 && !this.code.startsWith("signIn");
+  }
+}
+
+const text = (value: unknown, other: string): string => (typeof value === "string" ? value : other);
+
+const unreachable = (): ApiError =>
+  new ApiError("unreachable", "the site does not answer", "jobs go on; try again", 0, true);
+
+/** Return the error of a response that is not ok. A proxy may refuse in a form of its own. */
+export async function refusal(response: Response): Promise<ApiError> {
+  let body: RefusalBody = {};
+  try {
+    body = ((await response.json()) ?? {}) as RefusalBody;
+  } catch {
+    // not JSON, so not from the front end
+  }
+  return new ApiError(
+    text(body.code, "unknown"),
+    text(body.error, `the site answers with HTTP ${response.status}`),
+    text(body.advice, "try again in a moment"),
+    response.status,
+    typeof body.retry === "boolean" ? body.retry : response.status >= 500,
+  );
+}
+
+let active = 0;
+const queued: (() => void)[] = [];
+
+async function slot<T>(work: () => Promise<T>): Promise<T> {
+  if (active >= AT_ONCE) await new Promise<void>((resolve) => queued.push(resolve));
+  active += 1;
+  try {
+    return await work();
+  } finally {
+    active -= 1;
+    queued.shift()?.();
+  }
+}
+
+async function send(address: string, body: object, signal?: AbortSignal): Promise<Response> {
+  const patience = AbortSignal.timeout(PATIENCE_MS);
+  try {
+    return await fetch(path(address), {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+      credentials: "same-origin",
+      signal: signal ? AbortSignal.any([signal, patience]) : patience,
+    });
+  } catch {
+    if (signal?.aborted) throw signal.reason;
+    throw unreachable();
+  }
+}
+
+/** Send a request and return the response. Raises ApiError, or the reason of an aborted signal. */
+export function ask(address: string, body: object = {}, signal?: AbortSignal): Promise<Response> {
+  return slot(async () => {
+    for (let tries = 1; ; tries += 1) {
+      const response = await send(address, body, signal);
+      if (response.ok) return response;
+      const error = await refusal(response);
+      if (error.http !== 429 || tries >= BUSY_TRIES) throw error;
+      await new Promise((resolve) => setTimeout(resolve, BUSY_PAUSE_MS * tries));
+    }
+  });
+}
+
+export async function post<T>(
+  address: string,
+  body: object = {},
+  signal?: AbortSignal,
+): Promise<T> {
+  const response = await ask(address, body, signal);
+  try {
+    return (await response.json()) as T;
+  } catch (error) {
+    if (signal?.aborted) throw signal.reason;
+    throw error instanceof SyntaxError ? error : unreachable();
+  }
+}
+
+/** Send a request of the supervisor's interface. */
+export const data = <T>(name: string, body: object = {}, signal?: AbortSignal): Promise<T> =>
+  post<T>(`/page-data/${name}`, body, signal);
+
+/** Return an id for a request that changes something; the same id makes a repetition harmless. */
+export function requestId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,81 @@
+/** Cancel of one or more jobs, with a reason. What could not be done is said, and can be repeated. */
+
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { ApiError, data, requestId } from "./api.ts";
+import { Dialog } from "./parts/dialog.tsx";
+import { notify } from "./parts/frame.tsx";
+import { plural, sentence } from "./text/format.ts";
+
+interface Order {
+  computeJid: string;
+  reqId: string;
+}
+
+/** Send the cancels. The same orders are sent again on request, so that none counts twice. */
+async function send(orders: Order[], reason: string, done: () => void): Promise<void> {
+  const failed: Order[] = [];
+  let error: ApiError | undefined;
+  await Promise.all(
+    orders.map(async (order) => {
+      try {
+        await data("run-cancel", { ...order, reason });
+      } catch (e) {
+        if (!(e instanceof ApiError)) throw e;
+        error = e;
+        failed.push(order);
+      }
+    }),
+  );
+  const count = orders.length - failed.length;
+  if (count) notify(`${plural(count, "job")} canceled.`);
+  if (error) {
+    notify(`Not canceled: ${plural(failed.length, "job")}. ${sentence(error.message)}`, true, {
+      label: "Try again",
+      run: () => void send(failed, reason, done),
+    });
+  }
+  done();
+}
+
+export function CancelDialog(props: {
+  jids: string[];
+  onClose: () => void;
+  onDone: () => void;
+}): JSX.Element {
+  const [reason, setReason] = useState("");
+  const many = props.jids.length > 1;
+  const submit = (event: Event): void => {
+    event.preventDefault();
+    const orders = props.jids.map((computeJid) => ({ computeJid, reqId: requestId() }));
+    props.onClose();
+    void send(orders, reason.trim(), props.onDone);
+  };
+  return (
+    <Dialog
+      title={many ? `Cancel ${plural(props.jids.length, "job")}?` : "Cancel this job?"}
+      onClose={props.onClose}
+    >
+      <form onSubmit={submit}>
+        <p class="soft">A canceled job stays canceled. Its files and logs are kept.</p>
+        <label>
+          Reason (optional)
+          <input
+            name="reason"
+            maxLength={1000}
+            value={reason}
+            onInput={(e) => setReason(e.currentTarget.value)}
+          />
+        </label>
+        <div class="buttons">
+          <button type="submit" class="danger">
+            {many ? "Cancel jobs" : "Cancel job"}
+          </button>
+          <button type="button" onClick={props.onClose}>
+            Keep running
+          </button>
+        </div>
+      </form>
+    </Dialog>
+  );
+}

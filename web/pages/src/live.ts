@@ -1,0 +1,145 @@
+/**
+ * The stream of a page. A ticket goes in a header, so the stream is read with fetch. It is opened
+ * again, from the id of the last event, whenever it ends or is silent.
+ */
+
+import { signal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { ApiError, post, refusal } from "./api.ts";
+import { path } from "./site.ts";
+import { eventParser } from "./text/server_events.ts";
+
+/** asking: this site has no stream, so the page asks from time to time. */
+export type Link = "opening" | "live" | "asking" | "lost";
+
+export const link = signal<Link>("opening");
+
+const FIRST_PAUSE_MS = 500;
+const LONGEST_PAUSE_MS = 20_000;
+/** The server sends something every 15 s. */
+const SILENCE_MS = 40_000;
+export const ASK_MS = 5_000;
+
+interface Ticket {
+  ticket: string;
+  header: string;
+}
+
+export type OnEvent = (name: string, data: unknown) => void;
+
+class LiveStream {
+  #lastId = "";
+  #pause = FIRST_PAUSE_MS;
+  #abort = new AbortController();
+  #closed = false;
+  #wake = (): void => {};
+
+  constructor(
+    private readonly query: string,
+    private readonly onEvent: OnEvent,
+    private readonly onAsk: () => void,
+  ) {
+    window.addEventListener("online", this.#hurry);
+    void this.#forever();
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#abort.abort();
+    this.#wake();
+    window.removeEventListener("online", this.#hurry);
+  }
+
+  #hurry = (): void => {
+    this.#pause = FIRST_PAUSE_MS;
+    this.#wake();
+  };
+
+  async #forever(): Promise<void> {
+    while (!this.#closed) {
+      try {
+        await this.#once();
+      } catch (error) {
+        if (this.#closed) return;
+        const refused = error instanceof ApiError && error.http >= 400 && error.http < 500;
+        link.value = refused ? "asking" : "lost";
+      }
+      if (this.#closed) return;
+      this.#abort = new AbortController();
+      if (link.value === "asking") {
+        this.onAsk();
+        await this.#rest(ASK_MS);
+      } else {
+        await this.#rest(this.#pause * (0.5 + Math.random() / 2));
+        this.#pause = Math.min(this.#pause * 2, LONGEST_PAUSE_MS);
+      }
+    }
+  }
+
+  async #once(): Promise<void> {
+    const signal = this.#abort.signal;
+    const { ticket, header } = await post<Ticket>("/live-ticket", {}, signal);
+    const headers: Record<string, string> = { [header]: ticket, Accept: "text/event-stream" };
+    if (this.#lastId) headers["Last-Event-ID"] = this.#lastId;
+    const response = await fetch(path(`/live${this.query}`), {
+      headers,
+      signal,
+      cache: "no-store",
+      credentials: "same-origin",
+    });
+    if (!response.ok || response.body === null) throw await refusal(response);
+    this.#pause = FIRST_PAUSE_MS;
+    link.value = "live";
+    await this.#read(response.body);
+  }
+
+  async #read(body: ReadableStream<Uint8Array>): Promise<void> {
+    const reader = body
+      .pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>)
+      .getReader();
+    const parse = eventParser((event) => {
+      if (event.id !== undefined) this.#lastId = event.id;
+      if (event.data) this.onEvent(event.name, JSON.parse(event.data));
+    });
+    let watchdog: ReturnType<typeof setTimeout> | undefined;
+    try {
+      for (;;) {
+        clearTimeout(watchdog);
+        watchdog = setTimeout(() => this.#abort.abort(), SILENCE_MS);
+        const { value, done } = await reader.read();
+        if (done) return;
+        parse(value);
+      }
+    } finally {
+      clearTimeout(watchdog);
+    }
+  }
+
+  #rest(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#wake = () => {
+        clearTimeout(timer);
+        resolve();
+      };
+    });
+  }
+}
+
+/**
+ * Follow the stream of this page. query: what it follows. onAsk: called every few seconds where the
+ * site has no stream.
+ */
+export function useLive(query: string, onEvent: OnEvent, onAsk: () => void): void {
+  const handlers = useRef({ onEvent, onAsk });
+  handlers.current = { onEvent, onAsk };
+  useEffect(() => {
+    link.value = "opening";
+    const stream = new LiveStream(
+      query,
+      (name, data) => handlers.current.onEvent(name, data),
+      () => handlers.current.onAsk(),
+    );
+    return () => stream.close();
+  }, [query]);
+}

@@ -1,0 +1,46 @@
+/** The pages: which component shows which address. */
+
+import "./style.css";
+import "./parts.css";
+import { render } from "preact";
+import { LocationProvider, lazy, Route, Router } from "preact-iso";
+import { JobsPage } from "./pages/jobs.tsx";
+import { Frame } from "./parts/frame.tsx";
+import { Empty, SignedOut } from "./parts/messages.tsx";
+import { path, site } from "./site.ts";
+
+const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
+
+function NotFound() {
+  return (
+    <Frame title="Not found">
+      <Empty title="There is no such page.">
+        <p>
+          <a href={path("/jobs")}>All jobs</a>
+        </p>
+      </Empty>
+    </Frame>
+  );
+}
+
+function App() {
+  if (!site.user) {
+    return (
+      <Frame title="Sign in">
+        <SignedOut />
+      </Frame>
+    );
+  }
+  return (
+    <LocationProvider scope={path("/jobs")}>
+      <Router>
+        <Route path={path("/jobs")} component={JobsPage} />
+        <Route path={path("/jobs/:jid")} component={JobPage} />
+        <Route default component={NotFound} />
+      </Router>
+    </LocationProvider>
+  );
+}
+
+const root = document.getElementById("app");
+if (root) render(<App />, root);

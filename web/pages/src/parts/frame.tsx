@@ -1,0 +1,132 @@
+/** The frame of every page: bar, navigation, state of the connection, notices. */
+
+import { signal } from "@preact/signals";
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { link } from "../live.ts";
+import { path, site } from "../site.ts";
+import { Icon } from "./icons.tsx";
+
+const LINKS = {
+  opening: ["Connecting", ""],
+  live: ["Live", "Changes appear at once."],
+  asking: ["Every 5 s", "This site has no live updates; the page asks every 5 seconds."],
+  lost: ["Connection lost", "Jobs go on. The page connects again by itself."],
+} as const;
+
+/** Time before a lost connection is shown: most are back at once. */
+const PATIENCE_MS = 1500;
+
+export interface Notice {
+  id: number;
+  text: string;
+  bad: boolean;
+  action?: { label: string; run: () => void };
+}
+
+export const notices = signal<Notice[]>([]);
+let lastNotice = 0;
+const KEPT_MS = 8000;
+
+/** Show a notice. One about a failure stays until it is closed. */
+export function notify(text: string, bad = false, action?: Notice["action"]): void {
+  lastNotice += 1;
+  const id = lastNotice;
+  notices.value = [...notices.value, { id, text, bad, ...(action ? { action } : {}) }];
+  if (!bad) setTimeout(() => dismiss(id), KEPT_MS);
+}
+
+const dismiss = (id: number): void => {
+  notices.value = notices.value.filter((n) => n.id !== id);
+};
+
+function useShownLink(): keyof typeof LINKS {
+  const [shown, setShown] = useState<keyof typeof LINKS>(link.value);
+  const current = link.value;
+  useEffect(() => {
+    const timer = setTimeout(() => setShown(current), current === "lost" ? PATIENCE_MS : 0);
+    return () => clearTimeout(timer);
+  }, [current]);
+  return shown;
+}
+
+function LinkState(): JSX.Element {
+  const shown = useShownLink();
+  const [word, hint] = LINKS[shown];
+  return (
+    <p class="link-state" data-link={shown} role="status" title={hint}>
+      {word}
+    </p>
+  );
+}
+
+function Notices(): JSX.Element {
+  return (
+    <div class="notices" aria-live="polite">
+      {notices.value.map((notice) => (
+        <div class={notice.bad ? "notice bad" : "notice"} key={notice.id}>
+          <p>{notice.text}</p>
+          {notice.action && (
+            <button
+              type="button"
+              onClick={() => {
+                dismiss(notice.id);
+                notice.action?.run();
+              }}
+            >
+              {notice.action.label}
+            </button>
+          )}
+          <button type="button" class="plain" aria-label="Close" onClick={() => dismiss(notice.id)}>
+            <Icon name="close" />
+          </button>
+        </div>
+      ))}
+    </div>
+  );
+}
+
+export function Frame({
+  title,
+  children,
+}: {
+  title: string;
+  children: ComponentChildren;
+}): JSX.Element {
+  useEffect(() => {
+    document.title = `${title} · ${site.title}`;
+  }, [title]);
+  const lost = useShownLink() === "lost";
+  return (
+    <>
+      <a class="skip" href="#main" target="_self">
+        Skip to the content
+      </a>
+      <header class="bar">
+        <a class="mark" href={path("/jobs")}>
+          {site.title}
+        </a>
+        <nav aria-label="Pages">
+          <a href={path("/jobs")} aria-current="page">
+            Jobs
+          </a>
+          {site.home && (
+            <a href={site.home} target="_self">
+              Apps
+            </a>
+          )}
+        </nav>
+        <LinkState />
+      </header>
+      {lost && (
+        <p class="strip" role="status">
+          Connection lost, resuming. What you see may be out of date; jobs go on.
+        </p>
+      )}
+      <main id="main" tabIndex={-1}>
+        {children}
+      </main>
+      <Notices />
+    </>
+  );
+}

@@ -1,0 +1,71 @@
+/** The timeline of a job: its phases as bars over time, and the causes of its gaps. Each bar is in a
+ * table, whose cells say the same as text. */
+
+import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
+import { data } from "../api.ts";
+import { now } from "../clock.ts";
+import { useRemote } from "../remote.ts";
+import { duration, moment, sentence } from "../text/format.ts";
+import { type Span, spans, type TraceReply } from "../text/timeline.ts";
+import { ErrorMessage, Loading } from "./messages.tsx";
+import { Scroll } from "./scroll.tsx";
+
+export function Timeline({
+  jid,
+  position,
+}: {
+  jid: string;
+  position: number | undefined;
+}): JSX.Element {
+  const trace = useRemote<TraceReply>(`timeline ${jid}`, (signal) =>
+    data("trace", { id: jid }, signal),
+  );
+  const { reload } = trace;
+  useEffect(reload, [position, reload]);
+  if (trace.error) return <ErrorMessage error={trace.error} again={trace.reload} />;
+  if (!trace.data) return <Loading what="the timeline" />;
+  const found = spans(trace.data, now.value);
+  if (found.length === 0) return <p class="pad soft">Nothing has happened yet.</p>;
+  return (
+    <Scroll label="Timeline">
+      <table class="flat timeline">
+        <caption class="hidden">Phases of the job, and the causes of its gaps</caption>
+        <thead>
+          <tr>
+            {["From", "Phase", "Duration", "On the time axis"].map((head) => (
+              <th scope="col" key={head}>
+                {head}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {found.map((span) => (
+            <SpanRow span={span} key={`${span.since} ${span.name} ${span.gap}`} />
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+function SpanRow({ span }: { span: Span }): JSX.Element {
+  return (
+    <tr data-gap={span.gap}>
+      <td class="number">{moment(span.since)}</td>
+      <td>{span.gap ? sentence(span.name) : span.name}</td>
+      <td class="number">
+        {duration(span.secs)}
+        {span.open && " so far"}
+      </td>
+      <td class="axis">
+        <div
+          class="span"
+          style={{ marginLeft: `${span.left * 100}%`, width: `${span.width * 100}%` }}
+          title={`${span.name}: ${duration(span.secs)}`}
+        />
+      </td>
+    </tr>
+  );
+}
