@@ -89,6 +89,7 @@ def job_retry(v: RequestContext) -> bytes:
 
 def job_file(v: RequestContext) -> flask.Response:
     """Send a file below the run directory as a download."""
+    v.authorize(None)
     jid = _own(v, v.id("computeJid"))
     return downloads.send_file(
         v, requests.RunFile(uid=v.uid, compute_jid=jid, name=v.query("name")[:1024])
@@ -97,6 +98,7 @@ def job_file(v: RequestContext) -> flask.Response:
 
 def job_output(v: RequestContext) -> flask.Response:
     """Send the whole output of a task as a download."""
+    v.authorize(None)
     fields = {
         "uid": v.uid,
         "computeJid": _own(v, v.id("computeJid")),
