@@ -122,6 +122,8 @@ def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor)
     assert web.as_(ANN).said("/page-data/job-retry", retry) == {"state": "pending"}
     web.refusals[(ANN, "jobRetryPage", "command")] = Refusal("planRequired", "not in your plan")
     refused(web.as_(ANN).post("/page-data/job-retry", retry), 402, "planRequired")
+    web.refusals = {(ANN, "runSimulation", "command"): Refusal("planRequired", "no runs")}
+    refused(web.as_(ANN).post("/page-data/job-retry", retry), 402, "planRequired")
 
 
 def test_output_keeps_its_place_and_cannot_be_a_page(web: FrontEnd, stub: StubSupervisor) -> None:

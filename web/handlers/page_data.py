@@ -77,6 +77,8 @@ def job_retry(v: RequestContext) -> bytes:
         if state in ACTIVE:
             raise Refusal("conflict", f"{jid} is {state}; cancel it or wait for its end")
     v.authorize(spec.simulation_type)
+    # a site that restricts the start of runs restricts this one, too
+    v.authorize(spec.simulation_type, "runSimulation")
     if v.site.plan is not None:
         spec = msgspec.structs.replace(spec, active_plan=v.site.plan(v.uid))
     v.log(jid, {"reqId": body.req_id, "computeJid": jid})
