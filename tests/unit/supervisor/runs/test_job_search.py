@@ -85,12 +85,21 @@ async def test_a_command_is_found_by_its_text_with_and_without_quotes(
 
 
 async def test_windows_become_smaller_while_they_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SLOW_SECS", -1.0), ("WINDOW", 4), ("LEAST_WINDOW", 1)):
+    for name, value in (("SLOW_SECS", -1.0), ("WINDOW", 4), ("LEAST_WINDOW", 2)):
         monkeypatch.setattr(job_search, name, value)
     in_memory = await filled()
     scans = noted_scans(in_memory, monkeypatch)
     assert await found(in_memory, uid=None, sort="submitted") == [9, 3, 2, 1, 0]
     assert [window for _, window in scans] == [4, 2]
+
+
+def test_the_size_of_a_window_has_limits_and_comes_back() -> None:
+    sizes = [1000]
+    for secs in (0.1,) * 8 + (0.02,) + (0.001,) * 8:
+        sizes.append(job_search._next_window(sizes[-1], 1000, secs))
+    assert sizes[:9] == [1000, 500, 250, 125, 62, 31, 15, 10, 10]
+    assert sizes[9:] == [10, 20, 40, 80, 160, 320, 640, 1000, 1000]
+    assert job_search._next_window(4, 4, 0.1) == 4
 
 
 @pytest.mark.parametrize("window", [2, 1000])
