@@ -274,8 +274,8 @@ class JobSearch(_Request, frozen=True, kw_only=True):
     """Search the jobs of one user, or of all users if `uid` is absent. Each field that is given
     restricts the answer to jobs whose current run has one of its values.
 
-    text: words that all occur in the name, the command or the computeJid; ASCII letters match in
-    either case. causes: the reason why the run ended. since, until: time of the submission, unix
+    text: words, separated by spaces or quotes, that all occur in the name, the command or the
+    computeJid; ASCII letters match in either case. causes: the reason why the run ended. since, until: time of the submission, unix
     seconds. sort: descending unless `ascending`; jobs without the value come last or first. cursor:
     `next` of the previous page.
     """

@@ -25,9 +25,15 @@ from .service import RunService
 
 #: Rows of a window. A search by words reads an event of each row, and one by queue folds each job.
 WINDOW, DEEP_WINDOW = 1000, 250
+#: Time that a window should take at most, in seconds: stored requests may be large.
+SLOW_SECS = 0.03
+#: Rows of the smallest window.
+LEAST_WINDOW = 10
 #: Time after which a search answers with what it has found.
 SEARCH_SECS = 3.0
 
+#: Quotes separate words, because a command is shown with the quotes of a shell and stored without.
+_BETWEEN_WORDS = re.compile(r"[\s'\"]+")
 _JID = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}")
 
 #: Place of a row in an order: its value there, then its jid.
@@ -89,7 +95,7 @@ async def _windows(
     """Yield the rows of each window that fit, and the position where the next window begins. Ends
     early after SEARCH_SECS.
     """
-    words = tuple(request.text.split())
+    words = tuple(dict.fromkeys(w for w in _BETWEEN_WORDS.split(request.text) if w))
     wanted = RowFilter(
         uid=request.uid,
         statuses=tuple(request.states),
@@ -109,11 +115,12 @@ async def _windows(
             yield [r for r in exact if fits(r, wanted) and _fits(r, summary, request, words)], None
             return
     deep = bool(words or request.queues)
+    window = most = DEEP_WINDOW if deep else WINDOW
     ends = time.monotonic() + SEARCH_SECS
     while True:
-        rows, before = runs.engine.store.scan_jobs(
-            wanted, before=before, window=DEEP_WINDOW if deep else WINDOW
-        )
+        begun = time.monotonic()
+        rows, before = runs.engine.store.scan_jobs(wanted, before=before, window=window)
+        window = _next_window(window, most, time.monotonic() - begun)
         if deep:
             rows = [
                 r async for r in gently(rows) if _fits(r, runs.summaries.get(r), request, words)
@@ -122,6 +129,13 @@ async def _windows(
         if before is None or time.monotonic() >= ends:
             return
         await asyncio.sleep(0)
+
+
+def _next_window(window: int, most: int, secs: float) -> int:
+    """Return the rows of the next window: half after a slow one, twice as many after a fast one."""
+    if secs > SLOW_SECS:
+        return max(window // 2, min(window, LEAST_WINDOW))
+    return min(window * 2, most) if secs < SLOW_SECS / 4 else window
 
 
 def _fits(row: IndexRow, summary: Summary, request: JobSearch, words: tuple[str, ...]) -> bool:

@@ -18,6 +18,8 @@ from ..runs.service import RunService
 #: Time limit of one request for output. After an empty answer faster than PROMPT_SECS a pause
 #: follows.
 WAIT_SECS, PROMPT_SECS, PAUSE_SECS = 15.0, 0.5, 0.25
+#: Pause while the run has no such attempt or task.
+ABSENT_SECS = 2.0
 PIECE = 64 * 1024
 
 
@@ -49,8 +51,8 @@ class TailPosition(msgspec.Struct, frozen=True):
 
 
 class Tail:
-    """Follows one stream of a job. wanted: user, job, task and stream. tail: start with this many bytes of existing output; otherwise
-    start at `place`, which is valid only for its own run.
+    """Follows one stream of a job. wanted: user, job, task and stream. tail: start with this many
+    bytes of existing output; otherwise start at `place`, which is valid only for its own run.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Tail:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield pieces without end: after a run, the next run's output follows from its beginning.
-        Raises Refusal("notFound").
+        A run without this attempt or task has no output. Raises Refusal("notFound") for the job.
         """
         loop = asyncio.get_running_loop()
         with self._runs.watching(self._jid) as changed:
@@ -82,11 +84,15 @@ class Tail:
                     await changed.wait()
                     continue
                 begun = loop.time()
-                piece = await self._next()
+                try:
+                    piece = await self._next()
+                except Refusal:
+                    await _pause(changed, ABSENT_SECS)
+                    continue
                 if piece is not None:
                     yield piece
                 elif loop.time() - begun < PROMPT_SECS:
-                    await _pause(changed)
+                    await _pause(changed, PAUSE_SECS)
 
     def _begin(self, serial: int) -> None:
         self._tail = self._tail if self._serial == 0 else 0
@@ -94,6 +100,9 @@ class Tail:
         self._decoder.reset()
 
     async def _next(self) -> Piece | None:
+        """Return the next output, None if there is none now. Raises Refusal("notFound") if the run
+        has no such attempt or task.
+        """
         request = msgspec.structs.replace(
             self._wanted,
             compute_job_serial=self._serial,
@@ -105,10 +114,10 @@ class Tail:
         try:
             chunk, _ = await self._runs.read_log(request)
         except Refusal as e:
+            self._runs.counters.add("tail." + e.code)
             if e.code == "notFound":
                 raise
             # A newer run has started, or the output cannot be read now.
-            self._runs.counters.add("tail." + e.code)
             return None
         return self._piece(chunk)
 
@@ -137,9 +146,9 @@ class Tail:
         )
 
 
-async def _pause(changed: asyncio.Event) -> None:
+async def _pause(changed: asyncio.Event, secs: float) -> None:
     try:
-        async with asyncio.timeout(PAUSE_SECS):
+        async with asyncio.timeout(secs):
             await changed.wait()
     except TimeoutError:
         return

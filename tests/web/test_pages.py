@@ -46,6 +46,8 @@ def test_files_are_kept_for_ever_and_compressed(web: FrontEnd) -> None:
         plain = web.as_(None).get(name)
         packed = web.as_(None).get(name, **{"Accept-Encoding": "gzip"})
         assert "immutable" in plain.headers["Cache-Control"] and "nosniff" in str(plain.headers)
+        types = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+        assert plain.mimetype == types[name.rpartition(".")[2]]
         if packed.headers.get("Content-Encoding") == "gzip":
             assert gzip.decompress(packed.get_data()) == plain.get_data()
         size += len(packed.get_data())
@@ -80,6 +82,11 @@ def test_requests_are_passed_on_with_the_signed_in_user(
     # nobody names another user, or a job of one
     for body in ({"uid": BOB}, {"uid": ANN}, {"odd": 1}, {"limit": 10**6}):
         refused(web.as_(ANN).post("/page-data/job-search", body), 400, "badRequest")
+    # log lines need a scope that users do not have, and a request that waits holds a worker
+    refused(web.as_(ANN).post("/page-data/trace", {"id": JID, "logs": True}), 400, "badRequest")
+    for name in ("run-status", "job-log"):
+        waiting = {"computeJid": JID, "waitSecs": 30}
+        refused(web.as_(ANN).post(f"/page-data/{name}", waiting), 400, "badRequest")
     stub.answers["/api/run-cancel"] = {"state": "canceled"}
     cancel = {"computeJid": JID, "reqId": "request1", "reason": "no use"}
     refused(web.as_(BOB).post("/page-data/run-cancel", cancel), 404, "notFound")
@@ -91,6 +98,9 @@ def test_requests_are_passed_on_with_the_signed_in_user(
     )
     web.refusals[(ANN, "runCancelPage", None)] = Refusal("forbidden", "not on this site")
     refused(web.as_(ANN).post("/page-data/run-cancel", cancel), 403, "forbidden")
+    for api, path in (("jobFilePage", "job-file"), ("jobOutputPage", "job-output")):
+        web.refusals[(ANN, api, None)] = Refusal("forbidden", "not on this site")
+        refused(web.as_(ANN).get(f"/page-data/{path}/{JID}?name=a"), 403, "forbidden")
 
 
 def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor) -> None:
@@ -112,10 +122,13 @@ def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor)
     assert web.as_(ANN).said("/page-data/job-retry", retry) == {"state": "pending"}
     web.refusals[(ANN, "jobRetryPage", "command")] = Refusal("planRequired", "not in your plan")
     refused(web.as_(ANN).post("/page-data/job-retry", retry), 402, "planRequired")
+    web.refusals = {(ANN, "runSimulation", "command"): Refusal("planRequired", "no runs")}
+    refused(web.as_(ANN).post("/page-data/job-retry", retry), 402, "planRequired")
 
 
 def test_output_keeps_its_place_and_cannot_be_a_page(web: FrontEnd, stub: StubSupervisor) -> None:
-    place = {"Offset": "5", "Next-Offset": "25", "Dropped": "0", "End": "true", "Attempt": "2"}
+    place = {"Offset": "5", "Next-Offset": "25", "Dropped": "0", "End": "true"}
+    place |= {"Attempt": "2", "Role": "a", "Index": "1"}
     headers = {f"X-Jobscribe-{name}": value for name, value in place.items()}
     stub.answers["/api/job-log"] = (200, headers, b"<script>alert(1)</script>")
     answer = web.as_(ANN).post("/page-data/job-log", {"computeJid": JID, "tail": 100})
@@ -128,3 +141,22 @@ def test_output_keeps_its_place_and_cannot_be_a_page(web: FrontEnd, stub: StubSu
     sent = stub.sent("/api/job-log")[-1]
     assert (sent["stream"], sent["attempt"], sent["role"], sent["index"]) == ("stderr", 2, "a", 1)
     refused(web.as_(ANN).get(f"/page-data/job-output/{JID}?stream=x"), 400, "badRequest")
+
+
+def test_a_download_of_output_stays_with_its_attempt(web: FrontEnd, stub: StubSupervisor) -> None:
+    def piece(body: dict[str, Any]) -> Any:
+        last = body["offset"] == 3
+        place: dict[str, Any] = {
+            "Offset": body["offset"],
+            "Next-Offset": body["offset"] + 3,
+            "Dropped": 0,
+        }
+        place |= {"Attempt": 2, "Role": "worker", "Index": 1, "End": "true" if last else "false"}
+        headers = {f"X-Jobscribe-{name}": str(value) for name, value in place.items()}
+        return 200, headers, b"two" if last else b"one"
+
+    stub.answers["/api/job-log"] = piece
+    assert web.as_(ANN).get(f"/page-data/job-output/{JID}").get_data() == b"onetwo"
+    first, second = stub.sent("/api/job-log")
+    assert first["attempt"] == 0
+    assert (second["attempt"], second["role"], second["index"]) == (2, "worker", 1)

@@ -7,7 +7,6 @@ blueprint, and the signed-in user; the script does the rest.
 import functools
 import gzip
 import html
-import mimetypes
 from pathlib import Path
 
 import flask
@@ -26,13 +25,19 @@ POLICY = (
 )
 #: The names of the files have a digest of their content.
 _FOREVER = "public, max-age=31536000, immutable"
+#: Types by suffix, independent of the tables of the machine: browsers refuse scripts of other types.
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 #: Smaller files are not compressed.
 _SMALL = 1024
 
 
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a site may change. style: address of a stylesheet with other values of the variables
-    (web/pages/DESIGN.md). home: address of the site's own start page, with its sign-in.
+    """Options of a site. style: address of a stylesheet of the same origin with other values of the
+    variables (web/pages/DESIGN.md). home: address of the site's own start page, with its sign-in.
     """
 
     style: str | None = None
@@ -89,7 +94,7 @@ def file(name: str) -> flask.Response:
     content, packed = _content(name)
     takes_gzip = bool(packed) and flask.request.accept_encodings["gzip"] > 0
     answer = flask.Response(packed if takes_gzip else content)
-    answer.headers["Content-Type"] = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    answer.headers["Content-Type"] = _TYPES[Path(name).suffix]
     answer.headers["Cache-Control"] = _FOREVER
     answer.headers["Vary"] = "Accept-Encoding"
     if takes_gzip:
@@ -109,7 +114,7 @@ def _manifest() -> Manifest:
 
 @functools.cache
 def _names() -> frozenset[str]:
-    return frozenset(f.name for f in FILES.iterdir() if f.suffix in (".js", ".css", ".svg"))
+    return frozenset(f.name for f in FILES.iterdir() if f.suffix in _TYPES)
 
 
 @functools.cache

@@ -85,7 +85,7 @@ def _page_data(
     )
 
 
-#: What the pages ask. Requests and answers are those of the supervisor, without the user.
+#: Requests of the pages. Requests and answers are those of the supervisor, without the user.
 _PAGES = (
     _page_data("job-search", requests.JobSearch, "The user's jobs: filters, words, orders, pages"),
     _page_data("run-status", requests.RunStatusRequest, "Status of a job"),

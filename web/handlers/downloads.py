@@ -279,6 +279,7 @@ def whole_log(v: RequestContext, request: JobLog) -> flask.Response:
 
 
 def _log_pieces(v: RequestContext, request: JobLog, reply: Reply) -> Iterator[bytes]:
+    request = _same_task(request, reply)
     sent = 0
     while True:
         dropped = reply.headers.number("X-Jobscribe-Dropped")
@@ -296,6 +297,18 @@ def _log_pieces(v: RequestContext, request: JobLog, reply: Reply) -> Iterator[by
                 request, offset=reply.headers.number("X-Jobscribe-Next-Offset")
             ),
         )
+
+
+def _same_task(request: JobLog, reply: Reply) -> JobLog:
+    """Return the request for the task that answered, even if a new attempt starts meanwhile."""
+    if reply.headers.get("X-Jobscribe-Attempt") is None:
+        return request  # no task was placed yet
+    return msgspec.structs.replace(
+        request,
+        attempt=reply.headers.number("X-Jobscribe-Attempt"),
+        role=reply.headers.required("X-Jobscribe-Role"),
+        index=reply.headers.number("X-Jobscribe-Index"),
+    )
 
 
 def text(answer: flask.Response, name: str, first: Reply) -> flask.Response:

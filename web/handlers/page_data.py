@@ -77,6 +77,8 @@ def job_retry(v: RequestContext) -> bytes:
         if state in ACTIVE:
             raise Refusal("conflict", f"{jid} is {state}; cancel it or wait for its end")
     v.authorize(spec.simulation_type)
+    # a site that restricts the start of runs restricts this one, too
+    v.authorize(spec.simulation_type, "runSimulation")
     if v.site.plan is not None:
         spec = msgspec.structs.replace(spec, active_plan=v.site.plan(v.uid))
     v.log(jid, {"reqId": body.req_id, "computeJid": jid})
@@ -89,6 +91,7 @@ def job_retry(v: RequestContext) -> bytes:
 
 def job_file(v: RequestContext) -> flask.Response:
     """Send a file below the run directory as a download."""
+    v.authorize(None)
     jid = _own(v, v.id("computeJid"))
     return downloads.send_file(
         v, requests.RunFile(uid=v.uid, compute_jid=jid, name=v.query("name")[:1024])
@@ -97,6 +100,7 @@ def job_file(v: RequestContext) -> flask.Response:
 
 def job_output(v: RequestContext) -> flask.Response:
     """Send the whole output of a task as a download."""
+    v.authorize(None)
     fields = {
         "uid": v.uid,
         "computeJid": _own(v, v.id("computeJid")),

@@ -125,10 +125,10 @@ class RequestContext:
         """Return a whole number from the query, 0 if missing. Raises Refusal("badRequest")."""
         return number(name, self.query(name, "0"), most)
 
-    def authorize(self, simulation_type: str | None) -> None:
-        """Raise the refusal of the site's `may` hook, if any."""
+    def authorize(self, simulation_type: str | None, api: str | None = None) -> None:
+        """Raise the refusal of the site's `may` hook, if any. api: None for that of the route."""
         refusal = (
-            self.site.may(self.uid, self.api, simulation_type)
+            self.site.may(self.uid, api or self.api, simulation_type)
             if self.site.may is not None and self.uid
             else None
         )

@@ -1,5 +1,5 @@
-"""Bodies of the requests of pages: the supervisor's own request types without their user, who comes
-from the sign-in.
+"""Bodies of the requests of pages: the supervisor's own request types without the fields that a
+page may not set.
 """
 
 from typing import Any
@@ -8,11 +8,15 @@ import msgspec
 
 from ...protocol.api import requests
 
+#: uid: comes from the sign-in. logs: log lines need the scope `debug`, which a signed-in user does
+#: not have (docs/site.md). wait_secs: a request that waits holds a worker; pages follow `/live`.
+_NOT_FOR_PAGES = frozenset({"uid", "logs", "wait_secs"})
 
-def _without_user(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
+
+def _body(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for field in msgspec.structs.fields(type_):
-        if field.name == "uid":
+        if field.name in _NOT_FOR_PAGES:
             continue
         if field.required:
             fields.append((field.name, field.type))
@@ -34,7 +38,7 @@ def _without_user(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 #: The body for each request of the supervisor that pages may send.
 BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
-    type_: _without_user(type_)
+    type_: _body(type_)
     for type_ in (
         requests.JobLog,
         requests.JobMetrics,

@@ -1,5 +1,6 @@
 """Search of jobs for pages: words, filters, orders and pages."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from jobscribe.supervisor.runs.job_search import search_jobs
 
 COMMANDS = (
     ("train", ("python", "train.py", "--rate", "0.1")),
-    ("100 % sure", ("sh", "-c", 'echo "a_b"')),
+    ("100 % sure", ("sh", "-c", 'echo "it\'s a_b"')),
     ("Überlauf", ("python", "eval.py")),
     (None, ("sleep", "5")),
 )
@@ -53,6 +54,52 @@ async def test_words_match_name_command_and_id_of_own_jobs() -> None:
     assert await found(in_memory, uid=None, text="python") == [9, 2, 0]
     assert await found(in_memory, states=["running"]) == []
     assert await found(in_memory, queues=["none"]) == []
+
+
+def noted_scans(
+    in_memory: InMemorySupervisor, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[RowFilter, int]]:
+    """Return a list that gets the filter and size of each window."""
+    noted: list[tuple[RowFilter, int]] = []
+    scan = in_memory.store.scan_jobs
+
+    def scan_jobs(wanted: RowFilter, *, before: int | None, window: int) -> Any:
+        noted.append((wanted, window))
+        return scan(wanted, before=before, window=window)
+
+    monkeypatch.setattr(in_memory.store, "scan_jobs", scan_jobs)
+    return noted
+
+
+@pytest.mark.parametrize("text", ["'echo \"it's", "it's", '"a_b"', "a_b", "sh -c 'echo"])
+async def test_a_command_is_found_by_its_text_with_and_without_quotes(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    in_memory = await filled()
+    scans = noted_scans(in_memory, monkeypatch)
+    assert await found(in_memory, text=text) == [1]
+    # SQLite looks for the words in the stored request, which has no quotes of a shell
+    stored = msgspec.json.encode(COMMANDS[1][1]).decode()
+    words = scans[0][0].words
+    assert words and all(json.dumps(word)[1:-1] in stored for word in words)
+
+
+async def test_windows_become_smaller_while_they_are_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SLOW_SECS", -1.0), ("WINDOW", 4), ("LEAST_WINDOW", 2)):
+        monkeypatch.setattr(job_search, name, value)
+    in_memory = await filled()
+    scans = noted_scans(in_memory, monkeypatch)
+    assert await found(in_memory, uid=None, sort="submitted") == [9, 3, 2, 1, 0]
+    assert [window for _, window in scans] == [4, 2]
+
+
+def test_the_size_of_a_window_has_limits_and_comes_back() -> None:
+    sizes = [1000]
+    for secs in (0.1,) * 8 + (0.02,) + (0.001,) * 8:
+        sizes.append(job_search._next_window(sizes[-1], 1000, secs))
+    assert sizes[:9] == [1000, 500, 250, 125, 62, 31, 15, 10, 10]
+    assert sizes[9:] == [10, 20, 40, 80, 160, 320, 640, 1000, 1000]
+    assert job_search._next_window(4, 4, 0.1) == 4
 
 
 @pytest.mark.parametrize("window", [2, 1000])

@@ -600,6 +600,23 @@ async def test_output_waits_for_its_reader(written: Any, monkeypatch: pytest.Mon
             assert len(output.reads) <= len(p.told("log")) + 3
 
 
+@pytest.mark.parametrize("task", [{"attempt": 2}, {"role": "nosuch"}])
+async def test_a_task_that_the_run_does_not_have_does_not_end_the_stream(
+    monkeypatch: pytest.MonkeyPatch, task: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(tail_module, "ABSENT_SECS", 0.001)
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent)
+    async with page(in_memory, jids=(jid,), logs=jid, **task) as p:
+        await until(
+            lambda: in_memory.counters.all().get("tail.notFound", 0) >= 2, "it is asked for again"
+        )
+        agent.ended(token)
+        await p.until("status", lambda d: d["over"])
+    assert p.told("log") == []
+
+
 async def test_the_output_of_what_is_not_yours_is_refused_like_that_of_what_is_not_there() -> None:
     in_memory = InMemorySupervisor()
     theirs = in_memory.agent(OTHER)
