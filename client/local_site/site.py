@@ -19,10 +19,28 @@ READY_SECS, END_SECS = 60.0, 30.0
 _READY = b"jobscribe ready "
 _ERRORS = "supervisor.err"
 _GPUS = "/dev/nvidia[0-9]*"
+#: The kernel allows 107 bytes for the path of a socket; those below a temporary folder need 50.
+_LONGEST_BASE = 107 - 50
 
 
 class LocalWarning(UserWarning):
     """A request of a run that this machine does not honour."""
+
+
+def _base() -> str:
+    """Return the temporary folder, or the first other one whose path is short enough for sockets.
+    Raises ClientError.
+    """
+    bases = (tempfile.gettempdir(), "/tmp", "/var/tmp")
+    for base in bases:
+        if len(os.fsencode(base)) <= _LONGEST_BASE and os.access(base, os.W_OK | os.X_OK):
+            return base
+    raise ClientError(
+        "badRequest",
+        f"the path of the temporary folder {bases[0]} has more than {_LONGEST_BASE} bytes, too many for"
+        " sockets in it, and neither /tmp nor /var/tmp can be written",
+        "set TMPDIR to a folder with a shorter path",
+    )
 
 
 class LocalSite:
@@ -32,7 +50,7 @@ class LocalSite:
 
     def __init__(self) -> None:
         self._warned: set[str] = set()
-        self.root = tempfile.mkdtemp(prefix="jobscribe-local-")
+        self.root = tempfile.mkdtemp(prefix="jobscribe-local-", dir=_base())
         self._guard = subprocess.Popen(
             [sys.executable, "-P", "-m", "jobscribe.client.local_site", self.root],
             stdin=subprocess.PIPE,

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +53,19 @@ def _of(root: str) -> list[int]:
     return found
 
 
-def _start(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    (folder / "tmp").mkdir()
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Return a temporary folder with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="l-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _start(folder: Path, temporary: Path, *words: str) -> "subprocess.Popen[str]":
     kept = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
     return subprocess.Popen(
         [sys.executable, "-m", "jobscribe.cli", "run", "--local", *words],
         cwd=folder,
-        env={**kept, "TMPDIR": str(folder / "tmp")},
+        env={**kept, "TMPDIR": str(temporary)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -75,14 +83,19 @@ def _start(folder: Path, *words: str) -> "subprocess.Popen[str]":
     ],
 )
 def test_jobs_for_clusters_and_containers_run_here_and_leave_nothing(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, tmp_path: Path, temporary: Path
 ) -> None:
     file = tmp_path / "jobs.yaml"
     file.write_text(JOBS.format(folder=tmp_path))
-    process = _start(tmp_path, "-f", str(file))
+    process = _start(tmp_path, temporary, "-f", str(file))
     try:
-        until(lambda: len(list(tmp_path.glob("pids-*"))) == 2, "both tasks run", 60)
-        (root,) = (tmp_path / "tmp").iterdir()
+        until(
+            lambda: process.poll() is not None or len(list(tmp_path.glob("pids-*"))) == 2,
+            "both tasks run",
+            60,
+        )
+        assert process.poll() is None, process.communicate()
+        (root,) = temporary.iterdir()
         assert root.stat().st_mode & 0o777 == 0o700
         assert {p.name for p in (root / "sockets").iterdir()} == {"agents", "api"}
         assert {p.stat().st_mode & 0o777 for p in (root / "sockets").iterdir()} == {0o600}
