@@ -21,7 +21,6 @@ import socket
 import subprocess
 import time
 
-from ..filesystems import write_atomically
 from . import core_pattern, frames, search
 from .report_file import CORES, MOST, REPORT, TOTAL_SECS
 
@@ -35,11 +34,17 @@ if TYPE_CHECKING:
 
 #: Signals whose default action dumps core: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
 DUMPING = frozenset((3, 4, 5, 6, 7, 8, 11, 24, 25, 31))
-#: Time (seconds) for systemd-coredump to store a core, and for frames.
+#: Time limits (seconds) for systemd-coredump to store a core, and for frames.
 _SYSTEMD_SECS, _FRAMES_SECS = 10.0, 20.0
+#: Time limit of the search for cores (seconds); and pause between attempts to lock the folder.
+_SEARCH_SECS, _LOCK_SECS = 15.0, 0.1
 _BLOCK = 1 << 20
 #: Blocks of a file system that a core of the largest size takes besides its content.
 _SLACK = 1 << 16
+#: Files in the folder of which a report may be; the job may have put others there.
+_CANDIDATES = 64
+#: Reports of errors; others are "notMoved".
+_PROBLEMS = {errno.ENOSPC: "diskFull", errno.EDQUOT: "diskFull", errno.ETIMEDOUT: "timeout"}
 
 
 class Request:
@@ -80,10 +85,12 @@ def collect(request: Request) -> dict[str, Any] | None:
         pattern, uses_pid = core_pattern.read(_text)
     else:
         pattern, uses_pid = request.pattern, request.uses_pid
-    target = core_pattern.parse(pattern or "core", uses_pid, socket.gethostname())
+    target = core_pattern.parse(
+        pattern or "core", uses_pid, socket.gethostname() if request.here else ""
+    )
     if not request.expects and not _may_have_children(target, request):
         return None
-    store = _Store(request.folder, request.limit)
+    store = _Store(request.folder, request.limit, until)
     try:
         _take(target, request, store)
         report = store.report(request.main, until)
@@ -95,7 +102,7 @@ def collect(request: Request) -> dict[str, Any] | None:
             report |= _frames(
                 store, report["files"][0], min(_FRAMES_SECS, until - time.monotonic())
             )
-        write_atomically(f"{request.folder}/{CORES}/{REPORT}", json.dumps(report).encode())
+        store.write_report(json.dumps(report).encode())
         return report
     finally:
         store.close()
@@ -130,20 +137,51 @@ def order(cores: Iterable[Found], main: int | None) -> list[Found]:
 
 
 class _Store:
-    """The folder of collected cores, locked. total: bytes in it."""
+    """The folder of collected cores, locked. The job may own it, so each file in it is opened
+    relative to its descriptor. until: monotonic time.
+    """
 
-    def __init__(self, folder: str, limit: int) -> None:
+    def __init__(self, folder: str, limit: int, until: float) -> None:
         path = f"{folder}/{CORES}"
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
         self.path, self.fd = path, os.open(path, search.FOLDER)
-        fcntl.flock(self.fd, fcntl.LOCK_EX)
         self.limit, self.left, self.detail, self.problem = limit, 0, "", ""
+        self._until = until
+        try:
+            self._lock()
+        except BaseException:
+            self.close()
+            raise
         #: users of the files that were added, besides this one
         self.owners: set[int] = set()
 
     def close(self) -> None:
         os.close(self.fd)
+
+    def _lock(self) -> None:
+        """Wait for the lock until the time is over. Raises OSError."""
+        while True:
+            try:
+                return fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > self._until:
+                    raise
+                time.sleep(_LOCK_SECS)
+
+    def _create(self, name: str) -> int:
+        """Create a file, 0600. What the job has put there is removed, not opened. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.fd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, 0o600, dir_fd=self.fd)
+
+    def write_report(self, data: bytes) -> None:
+        """Replace the report in one step. Raises OSError."""
+        temporary = f".{REPORT}.part"
+        with open(self._create(temporary), "wb") as file:
+            file.write(data)
+        os.rename(temporary, REPORT, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def add(self, found: Found) -> None:
         """Move or copy a core into the folder, unless that would exceed the limits."""
@@ -168,16 +206,15 @@ class _Store:
                 self._copy(found, name)
         except OSError as error:
             self.left += 1
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self.problem = "diskFull" if full else "notMoved"
-            self.detail = error.strerror or str(error)
+            if error.errno != errno.EFBIG:
+                self.problem = _PROBLEMS.get(error.errno or 0, "notMoved")
+                self.detail = error.strerror or str(error)
 
     def _copy(self, found: Found, name: str) -> None:
         temporary = f".{name}.part"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        out = os.open(temporary, flags, 0o600, dir_fd=self.fd)
+        out = self._create(temporary)
         try:
-            _copy_data(found.fd, out, found.size)
+            _copy_data(found.fd, out, found.size, self.limit + _SLACK, self._until)
             os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except OSError:
             with contextlib.suppress(OSError):
@@ -191,7 +228,9 @@ class _Store:
     def report(self, main: int | None, until: float) -> dict[str, Any]:
         """Return the part of the report about the files in the folder. main: the main process."""
         owners = (os.fstat(self.fd).st_uid, *self.owners)
-        there = [search.open_core(self.fd, n, 0.0, owners) for n in sorted(self._names())]
+        there = [
+            search.open_core(self.fd, n, 0.0, owners) for n in sorted(self._names())[:_CANDIDATES]
+        ]
         cores = order([found for found in there if found is not None], main)[:MOST]
         try:
             return {"files": [_described(found, until) for found in cores], "left": self.left}
@@ -214,9 +253,11 @@ class _Store:
         return next(n for n in (name, *(f"{name}.{i}" for i in range(2, 99))) if n not in there)
 
 
-def _copy_data(source: int, to: int, size: int) -> None:
-    """Copy a file of this size, whose holes stay holes. Raises OSError."""
-    at = 0
+def _copy_data(source: int, to: int, size: int, most: int, until: float) -> None:
+    """Copy a file of this size, whose holes stay holes. Raises OSError: EFBIG for more than `most`
+    bytes, as on file systems that do not tell their holes; ETIMEDOUT after `until` (monotonic).
+    """
+    at = copied = 0
     while at < size:
         try:
             at = os.lseek(source, at, os.SEEK_DATA)
@@ -229,6 +270,13 @@ def _copy_data(source: int, to: int, size: int) -> None:
             data = os.pread(source, min(_BLOCK, end - at), at)
             if not data:
                 return
+            copied += len(data)
+            for number, exceeded in (
+                (errno.EFBIG, copied > most),
+                (errno.ETIMEDOUT, time.monotonic() > until),
+            ):
+                if exceeded:
+                    raise OSError(number, os.strerror(number))
             at += os.pwrite(to, data, at)
     os.ftruncate(to, size)
 
@@ -236,7 +284,8 @@ def _copy_data(source: int, to: int, size: int) -> None:
 def _take(target: Target, request: Request, store: _Store) -> None:
     if target.kind == "file":
         pids = request.pids | ({request.main} if request.main is not None else set())
-        found = search.find(target, request.run_dir, request.since, pids, request.base)
+        until = time.monotonic() + _SEARCH_SECS
+        found = search.find(target, request.run_dir, request.since, pids, request.base, until)
         try:
             for core in order(found, request.main):
                 store.add(core)
