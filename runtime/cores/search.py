@@ -79,7 +79,8 @@ def find(
     """
     if target.absolute and base is not None:
         return []
-    limits, out = Limits(until), []
+    limits = Limits(until)
+    out: list[Found] = []
     owners = () if base is None else _owners(run_dir, base)
     folders = (
         _absolute(target, limits) if target.absolute else _below(target, run_dir, base, limits)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from jobscribe.protocol.jobs.core_report import SENTENCES, CoreReport, CoreState, Frame
-from jobscribe.runtime.cores import collector, core_pattern, elf_core, report_file, search
+from jobscribe.runtime.cores import core_folder, core_pattern, elf_core, report_file, search
 from jobscribe.runtime.cores.collector import Request, collect
 
 
@@ -219,7 +219,7 @@ def test_a_copy_ends_at_the_limit_where_holes_are_not_known(
         (1 << 40, 0.0, errno.ETIMEDOUT),
     ):
         with source.open("rb") as read, to.open("wb") as write, pytest.raises(OSError) as refused:
-            collector._copy_data(read.fileno(), write.fileno(), 1 << 30, most, until)
+            core_folder.copy_data(read.fileno(), write.fileno(), 1 << 30, most, until)
         assert refused.value.errno == number and to.stat().st_size <= 1 << 20
 
 
@@ -246,7 +246,8 @@ def test_all_notes_together_are_bounded(tmp_path: Path) -> None:
     with (tmp_path / "core").open("wb") as file:
         file.write(header + struct.pack("IIQQQQQQ", 4, 0, 1 << 20, 0, 0, 1 << 20, 0, 1) * 9999)
         file.truncate(2 << 20)
-    read, asked = os.pread, []
+    read = os.pread
+    asked: list[int] = []
 
     def counted(fd: int, count: int, at: int) -> bytes:
         asked.append(count)
