@@ -243,9 +243,9 @@ def test_all_notes_together_are_bounded(tmp_path: Path) -> None:
     header = struct.pack(
         "16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 4, 62, 1, 0, 64, 0, 0, 64, 56, 9999, 0, 0, 0
     )
-    with (tmp_path / "core").open("wb") as file:
-        file.write(header + struct.pack("IIQQQQQQ", 4, 0, 1 << 20, 0, 0, 1 << 20, 0, 1) * 9999)
-        file.truncate(2 << 20)
+    with (tmp_path / "core").open("wb") as made:
+        made.write(header + struct.pack("IIQQQQQQ", 4, 0, 1 << 20, 0, 0, 1 << 20, 0, 1) * 9999)
+        made.truncate(2 << 20)
     read = os.pread
     asked: list[int] = []
 
