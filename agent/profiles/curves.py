@@ -34,10 +34,6 @@ _ASKED = re.compile(
 )
 
 
-_PROCESS = re.compile(rb'process (\d{1,10}):".*?";', re.DOTALL)
-_STACK = re.compile(rb"[^;\n].* [0-9]{1,18}\n\Z")
-
-
 class _Curve(msgspec.Struct):
     """What one execution asked for. size: bytes of its curve. reason: why there is none."""
 
@@ -134,14 +130,6 @@ def _line(option: Profile, sample: Sample) -> str | None:
     return f"GPU {sample.gpu_percent or 0:.1f} {memory:.3f} {sample.at:.4f}\n"
 
 
-def plain_stacks(raw: bytes) -> bytes:
-    """Return the stacks of py-spy without the command lines of processes, which may have line breaks
-    and secrets.
-    """
-    lines = _PROCESS.sub(rb"process \1;", raw).splitlines(keepends=True)
-    return b"".join(line for line in lines if _STACK.match(line))
-
-
 def _spy(curve: _Curve, pid: int, log: Log) -> None:
     """Record a process and its children with py-spy until they end."""
     tool = shutil.which("py-spy")
@@ -168,7 +156,7 @@ def _spy(curve: _Curve, pid: int, log: Log) -> None:
             start_new_session=True,
             check=False,
         )
-        stacks = plain_stacks(read(path, MOST_BYTES) or b"")
+        stacks = profiling.plain_stacks(read(path, MOST_BYTES) or b"")
         notes.replace(path, stacks)
         if not stacks:
             os.unlink(path)

@@ -76,7 +76,10 @@ def _accepted(listener: socket.socket) -> socket.socket:
 def _pass_on(ide: socket.socket, writer: "Client", reader: "Client", id_: str) -> str:
     """Return why the session ended."""
     messages = _messages(reader, id_)
-    hello = next(messages).get("hello")
+    try:
+        hello = next(messages).get("hello")
+    except Ended as e:
+        return str(e)
     if not isinstance(hello, dict) or hello.get("protocol") != "dap":
         raise Refusal(
             "badRequest",

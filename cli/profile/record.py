@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ...protocol.jobs.inspection import DEFAULT_RATE, MOST_SECS, Program
+from ...protocol.jobs.profiling import plain_stacks
 from ..session.inspection import Inspection, decoded, select
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
@@ -92,7 +93,7 @@ def _collected(
         for each in inspection.records():
             match each:
                 case {"type": "samples"}:
-                    recording.add(decoded(each).decode("utf-8", "replace"))
+                    recording.add(plain_stacks(decoded(each)).decode("utf-8", "replace"))
                 case {"type": "end"}:
                     end = each
                 case {"type": "note"}:

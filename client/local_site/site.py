@@ -3,6 +3,7 @@
 import glob
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,12 +84,16 @@ class LocalSite:
         """Repeating it is harmless."""
         assert self._guard.stdin is not None and self._guard.stdout is not None
         self._guard.stdin.close()
+        # a forked process of this one may hold the pipe, too
+        self._guard.terminate()
         try:
             self._guard.wait(END_SECS)
         except subprocess.TimeoutExpired:
             self._guard.send_signal(signal.SIGKILL)
             self._guard.wait()
         self._guard.stdout.close()
+        if self._guard.returncode:  # it was killed before it could
+            shutil.rmtree(self.root, ignore_errors=True)
 
     def _wait_until_ready(self) -> None:
         assert self._guard.stdout is not None

@@ -47,6 +47,9 @@ _NAME = re.compile(
     r"(-(?P<pid>[0-9]{1,10})-(?P<millis>[0-9]{1,15})-(?P<program>[A-Za-z0-9._-]{1,40}))?"
     r"\.(?P<ending>collapsed|prof|dat|bin)(\.(?P<child>[0-9]{1,10}))?\Z"
 )
+#: The command line of a process in py-spy's stacks, and a line of them.
+_PROCESS = re.compile(rb'process (\d{1,10}):".*?";', re.DOTALL)
+_STACK = re.compile(rb"[^;\n].* [0-9]{1,18}\n?\Z")
 _TASK = re.compile(r"[0-9]{1,20}-[0-9]{1,10}-[A-Za-z0-9_]{1,64}-[0-9]{1,10}\Z")
 
 
@@ -116,6 +119,14 @@ def choices() -> str:
     """Return the possible values, as a sentence."""
     found = [f"{kind}={tool}" for kind, tools in TOOLS.items() for tool in tools]
     return f"a profile is one of: {', '.join((*TOOLS, *found))}"
+
+
+def plain_stacks(raw: bytes) -> bytes:
+    """Return the stacks of py-spy without the command lines of processes, which may have line breaks
+    and secrets.
+    """
+    lines = _PROCESS.sub(rb"process \1;", raw).splitlines(keepends=True)
+    return b"".join(line for line in lines if _STACK.match(line))
 
 
 def task_folder(token: Token) -> str:

@@ -34,7 +34,7 @@ LINGER_SECS, LINGER_BYTES = 2.0, 16 * 1024 * 1024
 #: Browsers send the cookies of all servers on a machine.
 MAX_HEADERS = 64 * 1024
 #: struct ucred: pid, uid, gid
-_CREDENTIALS = struct.Struct("3i")
+_CREDENTIALS = struct.Struct("iII")
 _ENTRY = "jobscribe_entry"
 #: The same for the answer to a body that is not read.
 _UNREAD = "_jobscribe_unread"

@@ -9,9 +9,6 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
-import hashlib
 import json
 import os
 import resource
@@ -21,25 +18,23 @@ import socket
 import subprocess
 import time
 
-from ..filesystems import write_atomically
 from . import core_pattern, frames, search
-from .report_file import CORES, MOST, REPORT, TOTAL_SECS
+from .core_folder import CoreFolder, order
+from .report_file import TOTAL_SECS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
     from .core_pattern import Target
-    from .search import Found
 
 #: Signals whose default action dumps core: QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
 DUMPING = frozenset((3, 4, 5, 6, 7, 8, 11, 24, 25, 31))
-#: Time (seconds) for systemd-coredump to store a core, and for frames.
+#: Time limits (seconds) for systemd-coredump to store a core, and for frames.
 _SYSTEMD_SECS, _FRAMES_SECS = 10.0, 20.0
+#: Time limit of the search for cores (seconds).
+_SEARCH_SECS = 15.0
 _BLOCK = 1 << 20
-#: Blocks of a file system that a core of the largest size takes besides its content.
-_SLACK = 1 << 16
 
 
 class Request:
@@ -80,10 +75,12 @@ def collect(request: Request) -> dict[str, Any] | None:
         pattern, uses_pid = core_pattern.read(_text)
     else:
         pattern, uses_pid = request.pattern, request.uses_pid
-    target = core_pattern.parse(pattern or "core", uses_pid, socket.gethostname())
+    target = core_pattern.parse(
+        pattern or "core", uses_pid, socket.gethostname() if request.here else ""
+    )
     if not request.expects and not _may_have_children(target, request):
         return None
-    store = _Store(request.folder, request.limit)
+    store = CoreFolder(request.folder, request.limit, until)
     try:
         _take(target, request, store)
         report = store.report(request.main, until)
@@ -95,7 +92,7 @@ def collect(request: Request) -> dict[str, Any] | None:
             report |= _frames(
                 store, report["files"][0], min(_FRAMES_SECS, until - time.monotonic())
             )
-        write_atomically(f"{request.folder}/{CORES}/{REPORT}", json.dumps(report).encode())
+        store.write_report(json.dumps(report).encode())
         return report
     finally:
         store.close()
@@ -124,119 +121,11 @@ def state_without_core(
     return "notFound" if dumped else "notWritten"
 
 
-def order(cores: Iterable[Found], main: int | None) -> list[Found]:
-    """Return the cores in order of importance: the main process first, then the oldest."""
-    return sorted(cores, key=lambda found: (found.facts.pid != main, found.mtime))
-
-
-class _Store:
-    """The folder of collected cores, locked. total: bytes in it."""
-
-    def __init__(self, folder: str, limit: int) -> None:
-        path = f"{folder}/{CORES}"
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        self.path, self.fd = path, os.open(path, search.FOLDER)
-        fcntl.flock(self.fd, fcntl.LOCK_EX)
-        self.limit, self.left, self.detail, self.problem = limit, 0, "", ""
-        #: users of the files that were added, besides this one
-        self.owners: set[int] = set()
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-    def add(self, found: Found) -> None:
-        """Move or copy a core into the folder, unless that would exceed the limits."""
-        self.owners.add(os.fstat(found.fd).st_uid)
-        own = self._sizes()
-        if len(own) >= MOST or sum(own) + found.disk > self.limit + _SLACK:
-            self.left += 1
-            return
-        name = self._free_name(f"core.{found.facts.pid or 0}")
-        try:
-            try:
-                os.rename(found.name, name, src_dir_fd=found.folder, dst_dir_fd=self.fd)
-                if not os.path.samestat(
-                    os.stat(name, dir_fd=self.fd, follow_symlinks=False), os.fstat(found.fd)
-                ):  # the job exchanged it
-                    os.unlink(name, dir_fd=self.fd)
-                    return
-                os.fchmod(found.fd, 0o600)
-            except OSError as error:
-                if error.errno not in (errno.EXDEV, errno.EACCES, errno.EPERM):
-                    raise
-                self._copy(found, name)
-        except OSError as error:
-            self.left += 1
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            self.problem = "diskFull" if full else "notMoved"
-            self.detail = error.strerror or str(error)
-
-    def _copy(self, found: Found, name: str) -> None:
-        temporary = f".{name}.part"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        out = os.open(temporary, flags, 0o600, dir_fd=self.fd)
-        try:
-            _copy_data(found.fd, out, found.size)
-            os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=self.fd)
-            raise
-        finally:
-            os.close(out)
-        with contextlib.suppress(OSError):  # a folder of somebody else
-            os.unlink(found.name, dir_fd=found.folder)
-
-    def report(self, main: int | None, until: float) -> dict[str, Any]:
-        """Return the part of the report about the files in the folder. main: the main process."""
-        owners = (os.fstat(self.fd).st_uid, *self.owners)
-        there = [search.open_core(self.fd, n, 0.0, owners) for n in sorted(self._names())]
-        cores = order([found for found in there if found is not None], main)[:MOST]
-        try:
-            return {"files": [_described(found, until) for found in cores], "left": self.left}
-        finally:
-            for found in there:
-                if found is not None:
-                    found.close()
-
-    def _names(self) -> list[str]:
-        return [name for name in os.listdir(self.fd) if name.startswith("core.") and name != REPORT]
-
-    def _sizes(self) -> list[int]:
-        return [
-            os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_blocks * 512
-            for name in self._names()
-        ]
-
-    def _free_name(self, name: str) -> str:
-        there = set(self._names())
-        return next(n for n in (name, *(f"{name}.{i}" for i in range(2, 99))) if n not in there)
-
-
-def _copy_data(source: int, to: int, size: int) -> None:
-    """Copy a file of this size, whose holes stay holes. Raises OSError."""
-    at = 0
-    while at < size:
-        try:
-            at = os.lseek(source, at, os.SEEK_DATA)
-            end = min(os.lseek(source, at, os.SEEK_HOLE), size)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # only a hole follows
-                break
-            raise
-        while at < end:
-            data = os.pread(source, min(_BLOCK, end - at), at)
-            if not data:
-                return
-            at += os.pwrite(to, data, at)
-    os.ftruncate(to, size)
-
-
-def _take(target: Target, request: Request, store: _Store) -> None:
+def _take(target: Target, request: Request, store: CoreFolder) -> None:
     if target.kind == "file":
         pids = request.pids | ({request.main} if request.main is not None else set())
-        found = search.find(target, request.run_dir, request.since, pids, request.base)
+        until = time.monotonic() + _SEARCH_SECS
+        found = search.find(target, request.run_dir, request.since, pids, request.base, until)
         try:
             for core in order(found, request.main):
                 store.add(core)
@@ -247,7 +136,7 @@ def _take(target: Target, request: Request, store: _Store) -> None:
         _from_systemd(request, store)
 
 
-def _from_systemd(request: Request, store: _Store) -> None:
+def _from_systemd(request: Request, store: CoreFolder) -> None:
     """Ask systemd-coredump for the core of the main process; it needs a moment to store one."""
     if shutil.which("coredumpctl") is None:
         store.detail = "coredumpctl is not installed"
@@ -295,41 +184,17 @@ def systemd_command(pid: int, since: float, output: str) -> list[str]:
     ]
 
 
-def _described(found: Found, until: float) -> dict[str, Any]:
-    facts = found.facts
-    return {
-        "name": found.name,
-        "pid": facts.pid,
-        "program": facts.program,
-        "signal": facts.signal,
-        "size": found.size,
-        "completeBytes": facts.complete_bytes,
-        "sha256": _hashed(found.fd, until),
-    }
-
-
-def _hashed(fd: int, until: float) -> str | None:
-    """Return the SHA-256; None if the time is over before."""
-    hashed, at = hashlib.sha256(), 0
-    while data := os.pread(fd, _BLOCK, at):
-        if time.monotonic() > until:
-            return None
-        hashed.update(data)
-        at += len(data)
-    return hashed.hexdigest()
-
-
-def _frames(store: _Store, file: dict[str, Any], secs: float) -> dict[str, Any]:
+def _frames(store: CoreFolder, file: dict[str, Any], secs: float) -> dict[str, Any]:
     found, tool = frames.of_core(
         f"{store.path}/{file['name']}", file["program"], file["pid"], max(1.0, secs)
     )
     return {"frames": frames.top(found), "tool": tool} if found else {"noFrames": tool}
 
 
-def _state(target: Target, request: Request, store: _Store) -> str:
+def _state(target: Target, request: Request, store: CoreFolder) -> str:
     if store.problem:
         return store.problem
-    if store._names():
+    if store.names():
         return "kept"
     if store.left:
         return "tooLarge"

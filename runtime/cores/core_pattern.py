@@ -5,6 +5,7 @@ Standard library only, because a keeper's collector imports it.
 
 from __future__ import annotations
 
+import enum
 import os
 import re
 
@@ -16,8 +17,44 @@ if TYPE_CHECKING:
 PATTERN, USES_PID = "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/core_uses_pid"
 #: Specifiers whose value is a number.
 _NUMBERS = "pPiIugstcdCF"
-#: The kernel replaces slashes in values by exclamation marks, so a value has none.
-_TEXT = "[^/]*"
+#: Most characters of a pattern, which a job may have written; the kernel's limit is 127.
+_LONGEST = 512
+#: Digits of a number.
+_DIGITS = 20
+
+
+class Value(enum.Enum):
+    """The value of a specifier."""
+
+    NUMBER = enum.auto()
+    TEXT = enum.auto()
+
+
+class Component:
+    """One component of a path: literal texts, and places of numbers and of any text.
+
+    Matching takes linear time in pattern and name. A regular expression would backtrack, and the
+    pattern may be hostile.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: tuple[str | Value, ...]) -> None:
+        self._parts = parts
+
+    def matches(self, name: str) -> bool:
+        # the kernel replaces slashes in values by exclamation marks, so a value has none
+        ends = {0} if "/" not in name else set()
+        for part in self._parts:
+            if not ends:
+                return False
+            if part is Value.TEXT:
+                ends = set(range(min(ends), len(name) + 1))
+            elif part is Value.NUMBER:
+                ends = {at + n + 1 for at in ends for n in range(_digits(name, at))}
+            else:
+                ends = {at + len(part) for at in ends if name.startswith(part, at)}
+        return len(name) in ends
 
 
 class Target:
@@ -34,8 +71,8 @@ class Target:
         self,
         kind: Literal["file", "pipe", "socket", "none"],
         program: str = "",
-        folder: tuple[re.Pattern[str], ...] = (),
-        name: re.Pattern[str] | None = None,
+        folder: tuple[Component, ...] = (),
+        name: Component | None = None,
         absolute: bool = False,
         has_pid: bool = False,
     ) -> None:
@@ -48,11 +85,8 @@ class Target:
 
 
 def parse(pattern: str, uses_pid: bool, host: str = "") -> Target:
-    """Return the target of this pattern. uses_pid: `kernel.core_uses_pid`. host: "" for any.
-
-    The pid in a name is the group `pid` of its expression.
-    """
-    pattern = pattern.strip("\n")
+    """Return the target of this pattern. uses_pid: `kernel.core_uses_pid`. host: "" for any."""
+    pattern = pattern.strip("\n")[:_LONGEST]
     if pattern.startswith("|"):
         return Target("pipe", (pattern[1:].split() or [""])[0])
     if pattern.startswith("@"):  # Linux 6.16: a unix socket
@@ -65,22 +99,15 @@ def parse(pattern: str, uses_pid: bool, host: str = "") -> Target:
     *folders, name = (part for part in pattern.split("/"))
     return Target(
         "file",
-        folder=tuple(_expression(part, host) for part in folders if part not in ("", ".")),
-        name=_expression(name, host),
+        folder=tuple(_component(part, host) for part in folders if part not in ("", ".")),
+        name=_component(name, host),
         absolute=pattern.startswith("/"),
         has_pid=has_pid,
     )
 
 
-def pid_in(target: Target, name: str) -> int | None:
-    """Return the pid in a file name that the target matches; None without one."""
-    found = target.name.fullmatch(name) if target.name is not None else None
-    text = found.groupdict().get("pid") if found is not None else None
-    return int(text) if text else None
-
-
 def matches(target: Target, name: str) -> bool:
-    return target.name is not None and target.name.fullmatch(name) is not None
+    return target.name is not None and target.name.matches(name)
 
 
 def read(read_file: Callable[[str], str | None]) -> tuple[str | None, bool]:
@@ -92,21 +119,24 @@ def _specifiers(pattern: str) -> list[str]:
     return re.findall(r"%(.)", pattern)
 
 
-def _expression(part: str, host: str) -> re.Pattern[str]:
-    """Return the expression of one component. The kernel drops unknown specifiers and a final %."""
-    out, seen_pid = [], False
-    for literal, specifier in re.findall(r"([^%]+)|%(.?)", part):
-        if literal:
-            out.append(re.escape(literal))
-        elif specifier == "%":
-            out.append("%")
-        elif specifier == "p" and not seen_pid:
-            out.append("(?P<pid>[0-9]{1,10})")
-            seen_pid = True
+def _component(part: str, host: str) -> Component:
+    """Return one component. The kernel drops unknown specifiers and a final %."""
+    out: list[str | Value] = []
+    for literal, specifier in re.findall(r"([^%]+)|%(.?)", part, re.DOTALL):
+        if literal or specifier == "%":
+            out.append(literal or "%")
         elif specifier and specifier in _NUMBERS:
-            out.append("[0-9]{1,20}")
-        elif specifier == "h":
-            out.append(re.escape(host) if host else _TEXT)
-        elif specifier and specifier in "efE":
-            out.append(_TEXT)
-    return re.compile("".join(out), re.DOTALL)
+            out.append(Value.NUMBER)
+        elif specifier == "h" and host:
+            out.append(host)
+        elif specifier and specifier in "efEh":
+            out.append(Value.TEXT)
+    return Component(tuple(out))
+
+
+def _digits(name: str, at: int) -> int:
+    """Return the number of digits there, as many as a number may have."""
+    end = at
+    while end < len(name) and end - at < _DIGITS and "0" <= name[end] <= "9":
+        end += 1
+    return end - at

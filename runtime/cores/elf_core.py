@@ -6,6 +6,7 @@ only.
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 _CORE, _NOTE = 4, 4
 _PRSTATUS, _PRPSINFO, _FILE = 1, 3, 0x46494C45
-#: Limits: program headers, and bytes of notes. A process has a header for each mapping.
-_MOST_HEADERS, _MOST_NOTES = 65_535, 16 << 20
+#: Limits: program headers, bytes of all notes, and notes. A process has a header for each mapping.
+_MOST_HEADERS, _NOTE_BYTES, _MOST_NOTES = 65_535, 16 << 20, 20_000
 _HEADER = struct.Struct("16sHHIQQQIHHHHHH")
 _PROGRAM = struct.Struct("IIQQQQQQ")
 _NOTE_HEADER = struct.Struct("III")
@@ -45,19 +46,25 @@ def read(fd: int) -> CoreFacts | None:
     if fields[1] != _CORE:
         return None
     facts, offset, size, count = CoreFacts(), fields[5], fields[9], min(fields[10], _MOST_HEADERS)
+    bytes_left, notes_left = _NOTE_BYTES, _MOST_NOTES
     if size != _PROGRAM.size:
         return facts
     table = os.pread(fd, size * count, offset) if offset < 1 << 62 else b""
     for at in range(0, len(table) - size + 1, size):
         kind, _, begin, _, _, length, _, _ = _PROGRAM.unpack_from(table, at)
         facts.complete_bytes = max(facts.complete_bytes, begin + length)
-        if kind == _NOTE and begin < 1 << 62:
-            _read_notes(os.pread(fd, min(length, _MOST_NOTES), begin), facts)
+        if kind == _NOTE and begin < 1 << 62 and bytes_left > 0:
+            notes = os.pread(fd, min(length, bytes_left), begin)
+            bytes_left -= len(notes)
+            notes_left -= _read_notes(notes, facts, notes_left)
     return facts
 
 
-def _read_notes(data: bytes, facts: CoreFacts) -> None:
-    for kind, content in _notes(data):
+def _read_notes(data: bytes, facts: CoreFacts, most: int) -> int:
+    """Read at most so many notes. Return their number."""
+    count = 0
+    for kind, content in itertools.islice(_notes(data), most):
+        count += 1
         if kind == _PRSTATUS and facts.pid is None and len(content) >= 36:
             facts.signal = struct.unpack_from("h", content, 12)[0] or None
             facts.pid = struct.unpack_from("i", content, 32)[0]
@@ -67,6 +74,7 @@ def _read_notes(data: bytes, facts: CoreFacts) -> None:
             facts.program = facts.program or _text(content[40:56])
         elif kind == _FILE and len(content) >= 16:
             facts.program = _first_file(content) or facts.program
+    return count
 
 
 def _notes(data: bytes) -> Iterator[tuple[int, bytes]]:

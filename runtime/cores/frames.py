@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -107,6 +108,27 @@ def pystack_commands(core: str, program: str | None) -> list[list[str]]:
     ]
 
 
+def is_safe(program: str) -> bool:
+    """Return whether this user or root put a program and all folders around it there. A report may
+    name any path, and its reader may be another user than that of the job.
+    """
+    owners = (0, os.geteuid())
+    for path in {os.path.abspath(program), os.path.realpath(program)}:
+        at = path
+        while True:
+            try:
+                found = os.lstat(at)
+            except OSError:
+                return False
+            shared = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+            if found.st_uid not in owners or (shared and not stat.S_ISLNK(found.st_mode)):
+                return False
+            if at == "/":
+                break
+            at = os.path.dirname(at)
+    return True
+
+
 def of_core(
     core: str, program: str | None, pid: int | None, secs: float, *, native_only: bool = False
 ) -> tuple[list[dict[str, Any]], str | None]:
@@ -115,7 +137,8 @@ def of_core(
     """
     until, why = time.monotonic() + secs, "noTool"
     if is_python(program) and not native_only:
-        for command in pystack_commands(core, program):
+        safe = program if program is not None and is_safe(program) else None
+        for command in pystack_commands(core, safe):
             text, state = _output(command, until - time.monotonic())
             if found := parse_pystack(text, pid):
                 return found, "pystack"

@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import time
 
 from . import core_pattern, elf_core
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
-    from .core_pattern import Target
+    from .core_pattern import Component, Target
     from .elf_core import CoreFacts
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-#: How deep a process may have changed its directory below the run directory, and how many entries
-#: are looked at: a search is bounded.
-_DEPTH, _ENTRIES = 3, 20_000
+#: How deep a process may have changed its directory below the run directory. Limits of a search:
+#: entries of all folders, and core files, each of which holds two descriptors.
+_DEPTH, _ENTRIES, _MOST = 3, 100_000, 64
 #: File times come from a coarser clock (seconds).
 _COARSE_SECS = 1.0
 
@@ -47,10 +47,30 @@ class Found:
         os.close(self.folder)
 
 
+class Limits:
+    """What is left of a search. until: monotonic time."""
+
+    def __init__(self, until: float = float("inf")) -> None:
+        self._until, self._entries = until, _ENTRIES
+
+    def each(self, entries: Iterable[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+        """Yield entries until the search has to end."""
+        for entry in entries:
+            self._entries -= 1
+            if self._entries < 0 or time.monotonic() > self._until:
+                return
+            yield entry
+
+
 def find(
-    target: Target, run_dir: str, since: float, pids: Collection[int], base: str | None = None
+    target: Target,
+    run_dir: str,
+    since: float,
+    pids: Collection[int],
+    base: str | None = None,
+    until: float = float("inf"),
 ) -> list[Found]:
-    """Return the core files of the execution, the oldest first.
+    """Return the core files of the execution, the oldest first; at most 64. until: monotonic time.
 
     base: a folder above the run directory; below it, users may have put links. The execution then
     had another root directory, where an absolute pattern leads. since: unix time of its start.
@@ -59,16 +79,18 @@ def find(
     """
     if target.absolute and base is not None:
         return []
-    owners = _owners(run_dir) if base is not None else ()
-    out = [
-        found
-        for folder in (_absolute(target) if target.absolute else _below(target, run_dir, base))
-        for found in _cores_in(folder, target, since, owners)
-    ]
-    if target.absolute:
-        for found in [f for f in out if f.facts.pid not in pids]:
-            out.remove(found)
-            found.close()
+    limits = Limits(until)
+    out: list[Found] = []
+    owners = () if base is None else _owners(run_dir, base)
+    folders = (
+        _absolute(target, limits) if target.absolute else _below(target, run_dir, base, limits)
+    )
+    for folder in folders:
+        for found in _cores_in(folder, target, since, owners, limits):
+            if len(out) >= _MOST or (target.absolute and found.facts.pid not in pids):
+                found.close()
+            else:
+                out.append(found)
     return sorted(out, key=lambda found: found.mtime)
 
 
@@ -99,21 +121,25 @@ def open_core(
     return None
 
 
-def _owners(run_dir: str) -> tuple[int, ...]:
+def _owners(run_dir: str, base: str) -> tuple[int, ...]:
     """Return the user of a run directory."""
     try:
-        return (os.stat(run_dir, follow_symlinks=False).st_uid,)
+        folder = _opened(run_dir, base)
     except OSError:
         return ()
+    try:
+        return (os.fstat(folder).st_uid,)
+    finally:
+        os.close(folder)
 
 
 def _cores_in(
-    folder: int, target: Target, since: float, owners: Collection[int]
+    folder: int, target: Target, since: float, owners: Collection[int], limits: Limits
 ) -> Iterator[Found]:
     """Yield the cores in a folder, and close its descriptor."""
     try:
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for _, entry in zip(range(_ENTRIES), entries, strict=False):
+            for entry in limits.each(entries):
                 if core_pattern.matches(target, entry.name):
                     found = open_core(folder, entry.name, since, owners)
                     if found is not None:
@@ -122,15 +148,15 @@ def _cores_in(
         os.close(folder)
 
 
-def _absolute(target: Target) -> Iterator[int]:
-    yield from _inner(os.open("/", FOLDER), list(target.folder))
+def _absolute(target: Target, limits: Limits) -> Iterator[int]:
+    yield from _inner(os.open("/", FOLDER), list(target.folder), limits)
 
 
-def _below(target: Target, run_dir: str, base: str | None) -> Iterator[int]:
+def _below(target: Target, run_dir: str, base: str | None, limits: Limits) -> Iterator[int]:
     """Yield the folder that the pattern names in the run directory and in the folders below it."""
     with contextlib.suppress(OSError):
-        for folder in _folders(_opened(run_dir, base), 0):
-            yield from _inner(folder, list(target.folder))
+        for folder in _folders(_opened(run_dir, base), 0, limits):
+            yield from _inner(folder, list(target.folder), limits)
 
 
 def _opened(path: str, base: str | None) -> int:
@@ -149,31 +175,33 @@ def _opened(path: str, base: str | None) -> int:
     return fd
 
 
-def _folders(folder: int, depth: int) -> Iterator[int]:
+def _folders(folder: int, depth: int, limits: Limits) -> Iterator[int]:
     """Yield this folder and those below it, as descriptors that the caller closes."""
     own = os.dup(folder)
     yield folder
     try:
         if depth < _DEPTH:
             with os.scandir(own) as entries:
-                for _, entry in zip(range(_ENTRIES), entries, strict=False):
+                for entry in limits.each(entries):
                     if entry.is_dir(follow_symlinks=False) and entry.name != ".jobscribe":
                         with contextlib.suppress(OSError):
-                            yield from _folders(os.open(entry.name, FOLDER, dir_fd=own), depth + 1)
+                            inner = os.open(entry.name, FOLDER, dir_fd=own)
+                            yield from _folders(inner, depth + 1, limits)
     finally:
         os.close(own)
 
 
-def _inner(folder: int, parts: list[re.Pattern[str]]) -> Iterator[int]:
+def _inner(folder: int, parts: list[Component], limits: Limits) -> Iterator[int]:
     """Yield the folders whose path below `folder` matches `parts`. Closes `folder`, or yields it."""
     if not parts:
         yield folder
         return
     try:
-        with contextlib.suppress(OSError):
-            for name in os.listdir(folder)[:_ENTRIES]:
-                if parts[0].fullmatch(name):
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in limits.each(entries):
+                if parts[0].matches(entry.name):
                     with contextlib.suppress(OSError):
-                        yield from _inner(os.open(name, FOLDER, dir_fd=folder), parts[1:])
+                        inner = os.open(entry.name, FOLDER, dir_fd=folder)
+                        yield from _inner(inner, parts[1:], limits)
     finally:
         os.close(folder)

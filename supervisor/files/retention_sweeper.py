@@ -371,11 +371,14 @@ class RetentionSweeper:
         self, runs: int, expired: Collection[ProfileFolder], report: SweepReport
     ) -> None:
         for folder in expired:
+            if not self._go_on():  # the next pass continues
+                break
             try:
                 freed = remove_profiles(runs, folder, self._go_on, dry_run=report.dry_run)
             except OSError as e:
                 report.failed += 1
-                self._log("profiles of {} cannot be removed: {}", folder.name, e.strerror)
+                if report.failed == 1:
+                    self._log("profiles of {} cannot be removed: {}", folder.name, e.strerror)
             else:
                 report.kinds["profiles"].add(freed)
 

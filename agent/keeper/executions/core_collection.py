@@ -37,6 +37,7 @@ class CoreCollection:
 
     def __init__(self) -> None:
         self.pids: set[int] = set()
+        self._killed: set[int] = set()
         #: by name of the execution: pid, and time (monotonic) at which it is killed
         self._running: dict[str, tuple[int, float]] = {}
         self._reports: dict[str, dict[str, Any] | None] = {}
@@ -52,24 +53,31 @@ class CoreCollection:
         pid, until = self._running[e.name]
         if time.monotonic() > until:
             log(f"the collection of core files of {e.token} took too long: killed")
-            with contextlib.suppress(OSError):
-                os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            self._ended(e, pid, _TIMEOUT)
+            self._kill(pid)
+            self._ended(e, _TIMEOUT)
             return False
         done, status = _reaped(pid)
         if not done:
             return True
         if status:
             log(f"the collection of core files of {e.token} failed with wait status {status}")
-        self._ended(e, pid, read_report(e.folder))
+        self.pids.discard(pid)
+        self._ended(e, read_report(e.folder))
         return False
+
+    def reap(self) -> None:
+        """Reap killed collectors. Nothing waits for one that the kernel holds (a hung file server)."""
+        for pid in list(self._killed):
+            if _reaped(pid)[0]:
+                self._killed.discard(pid)
+                self.pids.discard(pid)
 
     def fields(self, e: Execution) -> dict[str, Any]:
         """Return the field of the exit info about core files, and forget the execution."""
         report = self._reports.pop(e.name, None)
         if (running := self._running.pop(e.name, None)) is not None:  # stopped meanwhile
-            self.pids.discard(running[0])
+            self._kill(running[0])
+            _tidy(e)
         return {} if report is None else {"core": report}
 
     def _start(self, e: Execution, exit_: dict[str, Any]) -> bool:
@@ -97,14 +105,25 @@ class CoreCollection:
         self._running[e.name] = pid, time.monotonic() + _LONGEST_SECS
         return True
 
-    def _ended(self, e: Execution, pid: int, report: dict[str, Any] | None) -> None:
-        self.pids.discard(pid)
+    def _kill(self, pid: int) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        self._killed.add(pid)
+
+    def _ended(self, e: Execution, report: dict[str, Any] | None) -> None:
         del self._running[e.name]
         self._reports[e.name] = report
-        folder = f"{e.folder}/{CORES}"
-        with contextlib.suppress(OSError):
-            os.unlink(f"{folder}/{_REQUEST}")
-            os.rmdir(folder)  # if there is no report
+        _tidy(e)
+
+
+def _tidy(e: Execution) -> None:
+    """Remove the request and interrupted copies; and the folder, if it has no report."""
+    folder = f"{e.folder}/{CORES}"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name == _REQUEST or name.endswith(".part"):
+                os.unlink(f"{folder}/{name}")
+        os.rmdir(folder)
 
 
 def _signal(exit_: dict[str, Any]) -> int | None:

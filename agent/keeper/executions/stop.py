@@ -111,6 +111,7 @@ class Terminator:
 
     def reap_children(self) -> None:
         """Adopt orphans, reap ended ones, and kill those that no running job can have left."""
+        self._cores.reap()
         self._tracker.reap_children(
             {_pid(e) for e in self._running.values() if e.own} | self._cores.pids,
             self._running.values(),

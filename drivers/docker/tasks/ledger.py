@@ -105,8 +105,10 @@ class ContainerLedger:
         return f"{self.ledger}/{token.name}/{SSH}"
 
     def write_ssh(self, token: Token, files: Mapping[str, str], owner: tuple[int, int]) -> None:
-        """Write the ssh files of a task, which only its user can read. Raises OSError."""
-        folder = self.ssh_folder(token)
+        """Write the ssh files of a task, which only its user can read: all of them or none. Raises
+        OSError.
+        """
+        folder = f"{self.ssh_folder(token)}.part"
         os.mkdir(folder, 0o700)
         for name, text in files.items():
             replace_file(folder, name, text.encode())
@@ -114,6 +116,7 @@ class ContainerLedger:
                 os.chown(f"{folder}/{name}", *owner, follow_symlinks=False)
         if os.geteuid() == 0:
             os.chown(folder, *owner, follow_symlinks=False)
+        os.rename(folder, self.ssh_folder(token))
 
     def ssh_of_attempt(self, token: Token) -> dict[str, str] | None:
         """Return the ssh files of any task of this attempt; None if no task has them."""

@@ -153,8 +153,8 @@ def _faulthandler(
     until, before = time.monotonic() + HANDLER_SECS, ""
     while time.monotonic() < until:
         time.sleep(0.1)
-        with open(path, "rb") as file:
-            text = file.read(_TEXT_BYTES).decode("utf-8", "replace")
+        # the process removes the file at its end
+        text = processes.read(path)[:_TEXT_BYTES].decode("utf-8", "replace")
         if text and text == before:
             return {"method": "faulthandler", "text": text}
         before = text
@@ -186,8 +186,9 @@ def _gdb(process: Process, all_: list[Process], guard: Guard | None) -> dict[str
         return _NO_GDB
     if process.state == UNINTERRUPTIBLE or processes.is_frozen(process.pid):
         return _IN_KERNEL
-    script = ("set pagination off", "set auto-load off", "thread apply all bt 100")
-    words = [w for line in script for w in ("-ex", line)]
+    # before it reads the process, whose files must not bring scripts
+    words = ["-iex", "set auto-load off", "-ex", "set pagination off"]
+    words += ["-ex", "thread apply all bt 100"]
     argv = [program, "-nx", "-batch", *words, "-p", str(process.pid)]
     result = tools.run(argv, TOOL_SECS, guard)
     if result.code == 0 and "\n#0" in result.output:

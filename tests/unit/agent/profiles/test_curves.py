@@ -7,8 +7,9 @@ from unittest.mock import MagicMock
 import pytest
 
 from jobscribe.agent.profiles import curves as module
-from jobscribe.agent.profiles.curves import Curves, plain_stacks
+from jobscribe.agent.profiles.curves import Curves
 from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.profiling import plain_stacks
 from jobscribe.protocol.launch.job_script import export_lines
 from jobscribe.protocol.wire.messages import Sample, TaskSpec
 

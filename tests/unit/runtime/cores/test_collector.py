@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from jobscribe.protocol.jobs.core_report import SENTENCES, CoreReport, CoreState, Frame
-from jobscribe.runtime.cores import core_pattern, elf_core, report_file
+from jobscribe.runtime.cores import core_folder, core_pattern, elf_core, report_file, search
 from jobscribe.runtime.cores.collector import Request, collect
 
 
@@ -181,6 +181,89 @@ def test_a_copy_to_another_disk_keeps_holes_and_removes_the_original(
     report = collect(wanted)
     assert report is not None and report["state"] == "diskFull" and path.exists()
     assert names(tmp_path) == ["core.4711", "cores.json"]
+
+
+def test_what_a_job_prepares_in_the_folder_is_neither_opened_nor_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = request(tmp_path)
+    folder = tmp_path / "evidence" / "cores"
+    folder.mkdir()
+    (tmp_path / "other").write_text("of somebody else")
+    os.mkfifo(folder / ".core.4711.part")
+    (folder / ".cores.json.part").hardlink_to(tmp_path / "other")
+    (tmp_path / "run" / "core.4711").write_bytes(core())
+
+    def other_disk(*names: Any, **folders: Any) -> None:
+        if folders["src_dir_fd"] != folders["dst_dir_fd"]:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(*names, **folders)
+
+    rename = os.rename
+    monkeypatch.setattr(os, "rename", other_disk)
+    report = collect(wanted)
+    assert report is not None and report["state"] == "kept"
+    assert names(tmp_path) == ["core.4711", "cores.json"]
+    assert (tmp_path / "other").read_text() == "of somebody else"
+
+
+def test_a_copy_ends_at_the_limit_where_holes_are_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, to = tmp_path / "core", tmp_path / "copy"
+    with source.open("wb") as file:
+        file.truncate(1 << 30)
+    monkeypatch.setattr(os, "lseek", lambda fd, at, how: at if how == os.SEEK_DATA else 1 << 30)
+    for most, until, number in (
+        (1 << 20, float("inf"), errno.EFBIG),
+        (1 << 40, 0.0, errno.ETIMEDOUT),
+    ):
+        with source.open("rb") as read, to.open("wb") as write, pytest.raises(OSError) as refused:
+            core_folder.copy_data(read.fileno(), write.fileno(), 1 << 30, most, until)
+        assert refused.value.errno == number and to.stat().st_size <= 1 << 20
+
+
+def test_a_search_holds_few_descriptors_and_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pid in range(70):
+        (tmp_path / f"core.{pid}").write_bytes(core(pid))
+    target = core_pattern.parse("core.%p", False)
+    found = search.find(target, str(tmp_path), 0.0, ())
+    assert len(found) == 64
+    for each in found:
+        each.close()
+    assert search.find(target, str(tmp_path), 0.0, (), until=0.0) == []
+    monkeypatch.setattr(search, "_ENTRIES", 0)
+    assert search.find(target, str(tmp_path), 0.0, ()) == []
+
+
+def test_all_notes_together_are_bounded(tmp_path: Path) -> None:
+    """The zeros of a hole are notes; each header may name the same ones."""
+    header = struct.pack(
+        "16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 4, 62, 1, 0, 64, 0, 0, 64, 56, 9999, 0, 0, 0
+    )
+    with (tmp_path / "core").open("wb") as made:
+        made.write(header + struct.pack("IIQQQQQQ", 4, 0, 1 << 20, 0, 0, 1 << 20, 0, 1) * 9999)
+        made.truncate(2 << 20)
+    read = os.pread
+    asked: list[int] = []
+
+    def counted(fd: int, count: int, at: int) -> bytes:
+        asked.append(count)
+        return read(fd, count, at)
+
+    with pytest.MonkeyPatch.context() as patch, (tmp_path / "core").open("rb") as file:
+        patch.setattr(os, "pread", counted)
+        assert elf_core.read(file.fileno()) is not None
+    assert sum(asked) < 32 << 20
+
+
+def test_the_host_in_a_name_is_that_where_the_job_ran(tmp_path: Path) -> None:
+    wanted = request(tmp_path, pattern="core.%h.%p")
+    (tmp_path / "run" / "core.node-17.4711").write_bytes(core())
+    report = collect(wanted)
+    assert report is not None and report["state"] == "kept"
 
 
 @pytest.mark.process

@@ -1,5 +1,11 @@
 """Frames from the output of pystack and gdb, without values; and the few that a report has."""
 
+import os
+import stat
+from types import SimpleNamespace
+
+import pytest
+
 from jobscribe.runtime.cores import frames
 
 PYSTACK = """Using executable found in the core file: /usr/bin/python3
@@ -63,6 +69,32 @@ def test_frames_of_gdb_are_counted_once_and_have_no_arguments() -> None:
 def test_names_that_look_like_secrets_are_hidden_and_texts_are_bounded() -> None:
     one = frames.frame("native", "run_token=abc", "/x/password=1/" + "y" * 500, 1)
     assert "abc" not in one["function"] and len(one["file"]) == 200
+
+
+def test_only_a_program_that_this_user_or_root_installed_is_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, link, me = stat.S_IFDIR | 0o755, stat.S_IFLNK | 0o777, os.geteuid()
+    there = {
+        "/": (0, folder),
+        "/tmp": (0, stat.S_IFDIR | 0o1777),
+        "/tmp/own": (me, folder),
+        "/tmp/own/python3": (0, link),
+        "/tmp/evil": (4711, folder),
+        "/tmp/evil/python3": (0, link),
+        "/tmp/shared": (0, stat.S_IFDIR | 0o777),
+        "/tmp/shared/python3": (0, folder),
+    }
+
+    def lstat(path: str) -> SimpleNamespace:
+        if path not in there:
+            raise FileNotFoundError(path)
+        return SimpleNamespace(st_uid=there[path][0], st_mode=there[path][1])
+
+    monkeypatch.setattr(os.path, "realpath", lambda path: path)
+    monkeypatch.setattr(os, "lstat", lstat)
+    asked = ("own", "evil", "shared", "missing")
+    assert [n for n in asked if frames.is_safe(f"/tmp/{n}/python3")] == ["own"]
 
 
 def test_python_is_recognised_by_its_name() -> None:
