@@ -25,7 +25,7 @@ interface Ticket {
 
 export type OnEvent = (name: string, data: unknown) => void;
 
-class LiveStream {
+export class LiveStream {
   #lastId = "";
   #pause = FIRST_PAUSE_MS;
   #abort = new AbortController();

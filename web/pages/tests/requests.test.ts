@@ -4,8 +4,10 @@ import { Asker, GATHER_MS } from "../src/asker.ts";
 import { isAsking, linkAfter } from "../src/text/link_state.ts";
 
 // the modules below read facts of the site from the document
-Object.assign(globalThis, { document: { querySelector: () => null } });
+const window = { addEventListener: () => {}, removeEventListener: () => {} };
+Object.assign(globalThis, { document: { querySelector: () => null }, window });
 const { ApiError, anyOf, post } = await import("../src/api.ts");
+const { LiveStream, link } = await import("../src/live.ts");
 
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
 
@@ -95,4 +97,38 @@ test("a stream that is refused says why", () => {
     "lost",
   ]);
   assert.ok(isAsking("full") && isAsking("signedOut") && !isAsking("lost"));
+});
+
+test("the page asks again when its stream has begun, as changes before it are not sent", async (t) => {
+  const blocks = [
+    "event: status\ndata: 1\n\n",
+    "id: 5-x\n\n",
+    "id: 6-x\nevent: status\ndata: 2\n\n",
+  ];
+  t.mock.method(globalThis, "fetch", async (address: string, init: RequestInit) => {
+    if (address.startsWith("/live-ticket")) return Response.json({ ticket: "t", header: "X-T" });
+    const text = new ReadableStream({
+      start(controller) {
+        init.signal?.addEventListener("abort", () => controller.error(new Error("closed")));
+        for (const block of blocks) controller.enqueue(new TextEncoder().encode(block));
+      },
+    });
+    return new Response(text);
+  });
+  const seen: unknown[] = [];
+  await new Promise<void>((resolve) => {
+    const stream = new LiveStream(
+      "",
+      (_, data) => {
+        seen.push(data);
+        if (data !== 2) return;
+        stream.close();
+        resolve();
+      },
+      () => seen.push("ask"),
+      () => seen.push("open"),
+    );
+  });
+  assert.deepEqual(seen, [1, "open", 2]);
+  assert.equal(link.value, "live");
 });
