@@ -42,7 +42,10 @@ MAKING_SECS = 0.01
 #: Time limit for streams to end when the supervisor stops.
 CLOSE_SECS = 1.0
 
-_ID = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,19})-([01])-([0-9a-f]{16})", re.ASCII)
+#: Position in the log, run serial, attempt, offset of the output, whether it ended, subscription.
+_ID = re.compile(
+    r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,7})-([0-9]{1,19})-([01])-([0-9a-f]{16})", re.ASCII
+)
 _NO_CHANGE = b": nothing new\n\n"
 
 
@@ -193,13 +196,15 @@ class Reader:
         self._awake = asyncio.Event()
         self.left = False
         resumed = _ID.fullmatch(subscription.last_id)
-        self._resumed = resumed is not None and resumed[5] == self._digest
+        self._resumed = resumed is not None and resumed[6] == self._digest
         self._position, self._place = position, TailPosition()
         if self._resumed:
             assert resumed is not None
             # the position may exceed the log after a restore from a backup
             self._position = min(int(resumed[1]), position)
-            self._place = TailPosition(int(resumed[2]), int(resumed[3]), resumed[4] == "1")
+            self._place = TailPosition(
+                int(resumed[2]), int(resumed[3]), int(resumed[4]), resumed[5] == "1"
+            )
         self._pieces: asyncio.Queue[Piece] = asyncio.Queue(1)
         self._following = (
             None
@@ -347,7 +352,9 @@ class Reader:
     def _output(self) -> Iterator[bytes]:
         if not self._pieces.empty():
             piece = self._pieces.get_nowait()
-            self._place = TailPosition(piece.compute_job_serial, piece.next_offset, piece.end)
+            self._place = TailPosition(
+                piece.compute_job_serial, piece.attempt, piece.next_offset, piece.end
+            )
             yield _event("log", self._id(), piece)
         elif self._following is not None and self._following.done():
             self._following.result()
@@ -379,7 +386,9 @@ class Reader:
         )
 
     def _id(self) -> str:
-        return f"{self._position}-{self._place.serial}-{self._place.offset}-{int(self._place.ended)}-{self._digest}"
+        place = self._place
+        output = f"{place.serial}-{place.attempt}-{place.offset}-{int(place.ended)}"
+        return f"{self._position}-{output}-{self._digest}"
 
 
 def _volatile_fields(reply: dict[str, Any]) -> Any:

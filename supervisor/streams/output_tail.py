@@ -1,4 +1,4 @@
-"""Follows the output of one job as text, across its runs, from an offset, without losing or
+"""Follows the output of one job as text, across its runs and attempts, from an offset, without losing or
 repeating a byte.
 
 Pieces are read on demand; nothing is read ahead.
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
+from ...db.events.state import Run
 from ...protocol.api.requests import JobLog
 from ...protocol.errors import Refusal
 from ...protocol.wire.messages import LogChunk
@@ -24,10 +25,10 @@ PIECE = 64 * 1024
 
 
 class Piece(msgspec.Struct, frozen=True, rename="camel"):
-    """`text` begins at byte `offset` of the run's stream and ends before `nextOffset`; `dropped`
+    """`text` begins at byte `offset` of the attempt's stream and ends before `nextOffset`; `dropped`
     bytes before it are missing.
 
-    end: this run has no more output.
+    attempt: 0 if no task was placed. end: this attempt has no more output.
     """
 
     compute_jid: str
@@ -38,14 +39,16 @@ class Piece(msgspec.Struct, frozen=True, rename="camel"):
     dropped: int
     text: str
     end: bool
+    attempt: int = 0
 
 
 class TailPosition(msgspec.Struct, frozen=True):
-    """Position of a reader: run serial, byte offset, and whether the end of the output was
-    reported.
+    """Position of a reader: run serial, attempt (0: none was read), byte offset, and whether the end
+    of the output was reported.
     """
 
     serial: int = 0
+    attempt: int = 0
     offset: int = 0
     ended: bool = False
 
@@ -66,11 +69,15 @@ class Tail:
         self._runs, self._wanted = runs, wanted
         self._uid, self._jid, self._stream = wanted.uid, wanted.compute_jid, wanted.stream
         self._serial, self._offset, self._ended = place.serial, place.offset, place.ended
+        self._attempt = place.attempt
+        #: nothing can follow in this attempt, or it cannot be read any more
+        self._over = place.ended
         self._tail = 0 if place.serial else tail
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield pieces without end: after a run, the next run's output follows from its beginning.
+        Without a wanted attempt, the newest attempt follows the end of an earlier one.
         A run without this attempt or task has no output. Raises Refusal("notFound") for the job.
         """
         loop = asyncio.get_running_loop()
@@ -79,6 +86,8 @@ class Tail:
                 run = self._runs.job(self._uid, self._jid).job.run
                 if run is not None and run.serial != self._serial:
                     self._begin(run.serial)
+                elif run is not None and self._over and self._has_newer_attempt(run):
+                    self._begin(run.serial, run.attempts[-1].number)
                 changed.clear()
                 if run is None or self._ended:
                     await changed.wait()
@@ -87,6 +96,7 @@ class Tail:
                 try:
                     piece = await self._next()
                 except Refusal:
+                    self._over = True
                     await _pause(changed, ABSENT_SECS)
                     continue
                 if piece is not None:
@@ -94,9 +104,14 @@ class Tail:
                 elif loop.time() - begun < PROMPT_SECS:
                     await _pause(changed, PAUSE_SECS)
 
-    def _begin(self, serial: int) -> None:
+    def _has_newer_attempt(self, run: Run) -> bool:
+        newest = run.attempts[-1].number if run.attempts else 0
+        return self._wanted.attempt == 0 and newest > self._attempt
+
+    def _begin(self, serial: int, attempt: int = 0) -> None:
         self._tail = self._tail if self._serial == 0 else 0
-        self._serial, self._offset, self._ended = serial, 0, False
+        self._serial, self._attempt, self._offset = serial, attempt, 0
+        self._ended = self._over = False
         self._decoder.reset()
 
     async def _next(self) -> Piece | None:
@@ -106,19 +121,23 @@ class Tail:
         request = msgspec.structs.replace(
             self._wanted,
             compute_job_serial=self._serial,
+            # an earlier attempt is read to its end before the newest one
+            attempt=self._wanted.attempt or self._attempt,
             offset=self._offset,
             limit=PIECE,
             tail=self._tail,
             wait_secs=WAIT_SECS,
         )
         try:
-            chunk, _ = await self._runs.read_log(request)
+            chunk, token = await self._runs.read_log(request)
         except Refusal as e:
             self._runs.counters.add("tail." + e.code)
             if e.code == "notFound":
                 raise
             # A newer run has started, or the output cannot be read now.
             return None
+        self._attempt = self._attempt if token is None else token.attempt
+        self._over = chunk.end or token is None
         return self._piece(chunk)
 
     def _piece(self, chunk: LogChunk) -> Piece | None:
@@ -137,6 +156,7 @@ class Tail:
         return Piece(
             compute_jid=self._jid,
             compute_job_serial=self._serial,
+            attempt=self._attempt,
             stream=self._stream,
             offset=chunk.offset - held,
             next_offset=next_offset,

@@ -19,6 +19,7 @@ export function logView({ onWish, onError }) {
   const whole = byId("whole");
   let run = null;
   let serial = 0;
+  let attempt = 0;
   let bytes = new Uint8Array(0);
   let all = false;
   let end = 0;
@@ -44,13 +45,15 @@ export function logView({ onWish, onError }) {
   /** What to listen to, for the stream of news. */
   const wish = () => (run ? { logs: run.key, stream: stream.value, tail: String(HELD) } : {});
 
-  /** A piece of output: {computeJid, computeJobSerial, stream, offset, nextOffset, dropped, text, end}. */
+  /** A piece of output: {computeJid, computeJobSerial, attempt, stream, offset, nextOffset, dropped, text, end}. */
   function piece(said) {
     if (!run || said.computeJid !== run.key || said.stream !== stream.value || said.computeJobSerial < serial) return;
-    if (said.computeJobSerial > serial) {
+    const newerAttempt = attempt > 0 && said.attempt > attempt;
+    if (said.computeJobSerial > serial || newerAttempt) {
       serial = said.computeJobSerial;
       clear();
     }
+    attempt = said.attempt;
     if (said.nextOffset < end) return;
     const skipped = said.dropped ? `\n[${said.dropped} bytes are not kept]\n` : "";
     add(new TextEncoder().encode(skipped));

@@ -37,6 +37,29 @@ const text = (value: unknown, other: string): string => (typeof value === "strin
 const unreachable = (): ApiError =>
   new ApiError("unreachable", "the site does not answer", "jobs go on; try again", 0, true);
 
+/** The error of an answer that is not of the expected form, as from a proxy. */
+export const unreadable = (): ApiError =>
+  new ApiError(
+    "unreadable",
+    "the site sends an answer that this page cannot read",
+    "try again; if it stays, reload the page",
+    0,
+    false,
+  );
+
+/** Return a signal that is aborted with the first of these; AbortSignal.any is too new. */
+export function anyOf(...signals: AbortSignal[]): AbortSignal {
+  const all = new AbortController();
+  for (const signal of signals) {
+    if (signal.aborted) all.abort(signal.reason);
+    signal.addEventListener("abort", () => all.abort(signal.reason), {
+      once: true,
+      signal: all.signal,
+    });
+  }
+  return all.signal;
+}
+
 /** Return the error of a response that is not ok. A proxy may refuse in a form of its own. */
 export async function refusal(response: Response): Promise<ApiError> {
   let body: RefusalBody = {};
@@ -76,7 +99,7 @@ async function send(address: string, body: object, signal?: AbortSignal): Promis
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify(body),
       credentials: "same-origin",
-      signal: signal ? AbortSignal.any([signal, patience]) : patience,
+      signal: signal ? anyOf(signal, patience) : patience,
     });
   } catch {
     if (signal?.aborted) throw signal.reason;
@@ -107,7 +130,7 @@ export async function post<T>(
     return (await response.json()) as T;
   } catch (error) {
     if (signal?.aborted) throw signal.reason;
-    throw error instanceof SyntaxError ? error : unreachable();
+    throw error instanceof SyntaxError ? unreadable() : unreachable();
   }
 }
 

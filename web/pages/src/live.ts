@@ -7,10 +7,8 @@ import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { ApiError, post, refusal } from "./api.ts";
 import { path } from "./site.ts";
+import { isAsking, type Link, linkAfter } from "./text/link_state.ts";
 import { eventParser } from "./text/server_events.ts";
-
-/** asking: this site has no stream, so the page asks from time to time. */
-export type Link = "opening" | "live" | "asking" | "lost";
 
 export const link = signal<Link>("opening");
 
@@ -27,7 +25,7 @@ interface Ticket {
 
 export type OnEvent = (name: string, data: unknown) => void;
 
-class LiveStream {
+export class LiveStream {
   #lastId = "";
   #pause = FIRST_PAUSE_MS;
   #abort = new AbortController();
@@ -38,6 +36,7 @@ class LiveStream {
     private readonly query: string,
     private readonly onEvent: OnEvent,
     private readonly onAsk: () => void,
+    private readonly onOpen: () => void,
   ) {
     window.addEventListener("online", this.#hurry);
     void this.#forever();
@@ -61,12 +60,11 @@ class LiveStream {
         await this.#once();
       } catch (error) {
         if (this.#closed) return;
-        const refused = error instanceof ApiError && error.http >= 400 && error.http < 500;
-        link.value = refused ? "asking" : "lost";
+        link.value = linkAfter(error instanceof ApiError ? error.http : 0);
       }
       if (this.#closed) return;
       this.#abort = new AbortController();
-      if (link.value === "asking") {
+      if (isAsking(link.value)) {
         this.onAsk();
         await this.#rest(ASK_MS);
       } else {
@@ -97,8 +95,15 @@ class LiveStream {
     const reader = body
       .pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>)
       .getReader();
+    let opened = false;
     const parse = eventParser((event) => {
       if (event.id !== undefined) this.#lastId = event.id;
+      // The first id follows what the stream begins with. An id of an earlier stream may be invalid
+      // by now, so each opening counts.
+      if (event.id !== undefined && !opened) {
+        opened = true;
+        this.onOpen();
+      }
       if (event.data) this.onEvent(event.name, JSON.parse(event.data));
     });
     let watchdog: ReturnType<typeof setTimeout> | undefined;
@@ -128,17 +133,24 @@ class LiveStream {
 
 /**
  * Follow the stream of this page. query: what it follows. onAsk: called every few seconds where the
- * site has no stream.
+ * site has no stream. onOpen: called when the stream reports changes from now on; earlier ones may
+ * be missing.
  */
-export function useLive(query: string, onEvent: OnEvent, onAsk: () => void): void {
-  const handlers = useRef({ onEvent, onAsk });
-  handlers.current = { onEvent, onAsk };
+export function useLive(
+  query: string,
+  onEvent: OnEvent,
+  onAsk: () => void,
+  onOpen: () => void = () => {},
+): void {
+  const handlers = useRef({ onEvent, onAsk, onOpen });
+  handlers.current = { onEvent, onAsk, onOpen };
   useEffect(() => {
     link.value = "opening";
     const stream = new LiveStream(
       query,
       (name, data) => handlers.current.onEvent(name, data),
       () => handlers.current.onAsk(),
+      () => handlers.current.onOpen(),
     );
     return () => stream.close();
   }, [query]);

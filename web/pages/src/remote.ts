@@ -1,9 +1,8 @@
 /** Data of the server in a component: the last answer stays while it is asked again. */
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
-import { ApiError } from "./api.ts";
-
-const PAUSES_MS = [500, 1000, 2000, 4000, 8000];
+import { ApiError, unreadable } from "./api.ts";
+import { Asker } from "./asker.ts";
 
 export interface Remote<T> {
   data: T | undefined;
@@ -37,53 +36,35 @@ export function useRemote<T>(
     error: undefined,
     loading: true,
   });
-  const [turn, setTurn] = useState(0);
   const loader = useRef(load);
   loader.current = load;
+  const asker = useRef<Asker<T> | undefined>(undefined);
 
   useEffect(() => {
-    const abort = new AbortController();
-    let timer: ReturnType<typeof setTimeout> | undefined;
-    const attempt = async (tries: number): Promise<void> => {
-      try {
-        const data = await loader.current(abort.signal);
-        if (!abort.signal.aborted) setHeld({ key, data, error: undefined, loading: false });
-      } catch (error) {
-        if (abort.signal.aborted) return;
-        if (!(error instanceof ApiError)) throw error;
+    const current = new Asker<T>((signal) => loader.current(signal), {
+      onAsk: () =>
+        setHeld((h) =>
+          h.key === key || keep
+            ? { ...h, loading: true }
+            : { key, data: undefined, error: undefined, loading: true },
+        ),
+      onData: (data) => setHeld({ key, data, error: undefined, loading: false }),
+      onError: (thrown) => {
+        const error = thrown instanceof ApiError ? thrown : unreadable();
         setHeld((h) => ({
-          ...h,
           key,
           data: h.key === key || keep ? h.data : undefined,
           error,
           loading: false,
         }));
-        if (error.retry) {
-          const pause = PAUSES_MS[Math.min(tries, PAUSES_MS.length - 1)];
-          timer = setTimeout(() => void attempt(tries + 1), pause);
-        }
-      }
-    };
-    setHeld((h) =>
-      h.key === key || keep
-        ? { ...h, loading: true }
-        : { key, data: undefined, error: undefined, loading: true },
-    );
-    void attempt(0);
-    return () => {
-      abort.abort();
-      clearTimeout(timer);
-    };
-  }, [key, turn, keep]);
+        return error.retry;
+      },
+    });
+    asker.current = current;
+    return () => current.close();
+  }, [key, keep]);
 
-  const pending = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
-  const reload = useCallback(() => {
-    pending.current ??= setTimeout(() => {
-      pending.current = undefined;
-      setTurn((t) => t + 1);
-    }, 300);
-  }, []);
-  useEffect(() => () => clearTimeout(pending.current), []);
+  const reload = useCallback(() => asker.current?.reload(), []);
   const patch = useCallback((change: (data: T) => T) => {
     setHeld((h) => (h.data === undefined ? h : { ...h, data: change(h.data) }));
   }, []);

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   formatFilters,
+  furtherSearch,
   isFiltered,
   NO_FILTERS,
   parseFilters,
@@ -9,9 +10,10 @@ import {
 } from "../src/text/filters.ts";
 import { ago, bytes, duration, localTimes, moment, sentence } from "../src/text/format.ts";
 import { formatView, liveQuery, parseView } from "../src/text/job_view.ts";
+import { isOther, isRepeated, NO_PLACE, placeAfter } from "../src/text/log_place.ts";
 import { measures } from "../src/text/measures.ts";
 import { eventParser, type ServerEvent } from "../src/text/server_events.ts";
-import { KEPT_CHARS, TerminalText } from "../src/text/terminal.ts";
+import { BLOCK_CHARS, KEPT_CHARS, TerminalText } from "../src/text/terminal.ts";
 import { spans } from "../src/text/timeline.ts";
 
 test("an address and its filters are the same", () => {
@@ -105,6 +107,55 @@ test("output is the same in pieces of any size, and old output is dropped", () =
   for (let n = 0; n < 30; n += 1) long.append(line.repeat(1000));
   assert.ok(long.dropped > 0 && long.dropped + KEPT_CHARS >= 3_000_000 - 64_000);
   assert.equal(long.find("x").length, 30_000 - long.dropped / 100);
+});
+
+test("a line without end is cut, and what it overwrites is not kept", () => {
+  const text = new TerminalText();
+  for (let n = 0; n < 2000; n += 1) text.append(`\r${String(n).padStart(5)} ${"#".repeat(40)}`);
+  assert.ok(text.blocks.length <= 2 && text.blocks.every((b) => b.length <= BLOCK_CHARS));
+  assert.deepEqual(text.find("#"), [` 1999 ${"#".repeat(40)}`]);
+  const raw = `first\n${"x".repeat(BLOCK_CHARS - 3)}\x1b[31m${"😀".repeat(BLOCK_CHARS)}\nlast`;
+  for (const size of [1000, raw.length]) {
+    const line = new TerminalText();
+    for (let at = 0; at < raw.length; at += size) line.append(raw.slice(at, at + size));
+    assert.ok(line.blocks.every((b) => b.length <= BLOCK_CHARS));
+    assert.equal(line.blocks.map((b) => b.text).join(""), raw);
+    const ends = line.blocks.map((b) => JSON.stringify(b.text.slice(-8)));
+    assert.ok(
+      ends.every((end) => !/\\ud8|\\u001b/.test(end)),
+      ends.join(),
+    );
+    assert.deepEqual([line.find("first"), line.find("last")], [["first"], ["last"]]);
+  }
+});
+
+test("the output of another run or attempt begins anew, and a repeated piece is left out", () => {
+  const piece = (computeJobSerial: number, attempt: number, nextOffset: number, end = false) => ({
+    computeJobSerial,
+    attempt,
+    nextOffset,
+    end,
+    offset: 0,
+    dropped: 0,
+    text: "",
+  });
+  const place = placeAfter(piece(7, 1, 20));
+  assert.ok(!isOther(place, piece(7, 1, 30)) && !isRepeated(place, piece(7, 1, 30)));
+  assert.ok(isRepeated(place, piece(7, 1, 20)) && !isRepeated(place, piece(7, 1, 20, true)));
+  assert.ok(isOther(place, piece(7, 2, 5)) && !isRepeated(place, piece(7, 2, 5)));
+  assert.ok(isOther(place, piece(8, 1, 5)) && isOther(NO_PLACE, piece(7, 1, 5)));
+});
+
+test("a search that ended early can go on in the order of changes", () => {
+  const filters = {
+    ...NO_FILTERS,
+    text: "x",
+    sort: "ended",
+    ascending: true,
+    cursor: "1:J",
+  } as const;
+  assert.equal(furtherSearch(filters, { searchedUntil: null }), null);
+  assert.equal(furtherSearch(filters, { searchedUntil: 70 }), "?text=x&cursor=70");
 });
 
 test("phases and gaps are on one axis", () => {

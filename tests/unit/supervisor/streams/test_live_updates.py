@@ -14,7 +14,10 @@ from in_memory_supervisor import OTHER, UID, Agent, InMemorySupervisor, running,
 
 from jobscribe.client.api.server_sent_events import Message, Parser
 from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.wire.messages import LogChunk, ReadLog
+from jobscribe.supervisor.core.interface.inputs import TimerFired
+from jobscribe.supervisor.core.interface.timers import AttemptRetry
 from jobscribe.supervisor.streams import live_updates as live_module
 from jobscribe.supervisor.streams import output_tail as tail_module
 from jobscribe.supervisor.streams.live_updates import LiveUpdates, Subscription
@@ -258,10 +261,11 @@ async def test_a_first_block_that_is_cut_is_told_again_as_a_whole() -> None:
     [
         "",
         "nonsense",
-        "1-2-3-0-0123456789abcdef",
-        "9" * 18 + "-0-0-0-{digest}",
-        "-1-0-0-0-{digest}",
-        "0-0-0-0-{digest}\n",
+        "1-2-0-3-0-0123456789abcdef",
+        "1-2-3-0-{digest}",
+        "9" * 18 + "-0-0-0-0-{digest}",
+        "-1-0-0-0-0-{digest}",
+        "0-0-0-0-0-{digest}\n",
     ],
 )
 async def test_an_id_that_is_none_or_of_another_wish_begins_anew(last_id: str) -> None:
@@ -473,6 +477,7 @@ async def test_output_follows_as_text(written: Any) -> None:
             "dropped": 0,
             "text": "one\n",
             "end": False,
+            "attempt": 1,
         }
         output.data += b"two\n"
         assert (await p.until("log"))["offset"] == 4
@@ -581,6 +586,37 @@ async def test_the_next_runs_output_follows_the_last_ones(written: Any) -> None:
         data = await p.until("log")
     assert (data["computeJobSerial"], data["offset"], data["text"]) == (newer.serial, 0, "second")
     assert newer.serial > token.serial
+
+
+async def test_the_next_attempts_output_follows_the_last_ones(written: Any) -> None:
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent, retry=Retry(count=1))
+
+    def run() -> Any:
+        return in_memory.desk.job(UID, jid).job.run
+
+    output = written(agent)
+    output.data, output.ended = b"first", True
+    async with page(in_memory, logs=jid) as p, page(in_memory, logs=jid, attempt=1) as first:
+        ended = await p.until("log", lambda d: d["end"])
+        await first.until("log", lambda d: d["end"])
+        output.data, output.ended = b"second", False
+        agent.ended(token, code=3)
+        await until(lambda: run().retry is not None, "another attempt is planned")
+        in_memory.engine.tell(TimerFired(AttemptRetry(jid, token.serial)))
+        await until(lambda: in_memory.launched[-1].attempt == 2, "it is tried again")
+        agent.running(in_memory.launched[-1])
+        data = await p.until("log")
+        id_ = p.last_id
+        assert text(first) == "first", "who asked for one attempt gets no other"
+    assert (ended["attempt"], ended["computeJobSerial"]) == (1, token.serial)
+    assert (data["attempt"], data["computeJobSerial"]) == (2, token.serial)
+    assert (data["offset"], data["text"], data["end"]) == (0, "second", False)
+    async with page(in_memory, logs=jid, last_id=id_) as p:
+        output.data += b" and more"
+        data = await p.until("log")
+    assert (data["attempt"], data["offset"], data["text"]) == (2, 6, " and more")
 
 
 async def test_output_waits_for_its_reader(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:

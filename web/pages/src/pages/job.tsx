@@ -27,10 +27,20 @@ import {
   TABS,
   type Tab,
 } from "../text/job_view.ts";
+import {
+  isOther,
+  isRepeated,
+  type LogPiece,
+  type LogPlace,
+  NO_PLACE,
+  placeAfter,
+} from "../text/log_place.ts";
 import { TerminalText } from "../text/terminal.ts";
 
 /** Bytes of earlier output with which the log begins. */
 const TAIL = 262_144;
+/** Answers about a job that does not exist, is another user's, or whose id is invalid. */
+const MISSING = [400, 403, 404];
 const LABELS: Record<Tab, string> = {
   log: "Log",
   tasks: "Tasks",
@@ -39,15 +49,6 @@ const LABELS: Record<Tab, string> = {
   events: "Events",
   files: "Files",
 };
-
-interface LogPiece {
-  computeJobSerial: number;
-  offset: number;
-  nextOffset: number;
-  dropped: number;
-  text: string;
-  end: boolean;
-}
 
 export function JobPage(): JSX.Element {
   const { jid = "" } = useRoute().params;
@@ -70,6 +71,19 @@ function Job({ jid }: { jid: string }): JSX.Element {
   );
   const live = liveQuery(jid, view, TAIL);
   const log = useLog(jid, view, live);
+  const isSilent = log.state.ended && log.state.text.blocks.length === 0;
+  const looked = useRef(false);
+  useEffect(() => {
+    // a failed job without output has its message in the other stream
+    const may = view.tab === "log" && view.stream === "stdout" && status.data?.state === "error";
+    if (!may || !isSilent || looked.current) return;
+    looked.current = true;
+    void hasErrors(jid, view).then((found) => {
+      const { pathname, search } = window.location;
+      const isHere = pathname + search === jobPath(jid) + formatView(view);
+      if (found && isHere) route(jobPath(jid) + formatView({ ...view, stream: "stderr" }), true);
+    });
+  });
 
   const onStatus = (next: Status): void => {
     const last = status.data;
@@ -102,8 +116,7 @@ function Job({ jid }: { jid: string }): JSX.Element {
     for (const remote of [status, why, tasks]) remote.reload();
   };
   const title = row.data ? titleOf(row.data) : jid;
-  if (status.error && !status.error.retry && !status.error.isSignedOut)
-    return <Missing jid={jid} />;
+  if (status.error && MISSING.includes(status.error.http)) return <Missing jid={jid} />;
   return (
     <Frame title={title}>
       {status.error && <ErrorMessage error={status.error} again={status.reload} />}
@@ -162,6 +175,18 @@ function Missing({ jid }: { jid: string }): JSX.Element {
   );
 }
 
+/** Return whether the stream stderr of the shown task has output. */
+async function hasErrors(jid: string, view: JobView): Promise<boolean> {
+  const { attempt, role, index } = view;
+  const task = role ? { attempt, role, index } : { attempt };
+  const body = { computeJid: jid, stream: "stderr", ...task, limit: 1 };
+  try {
+    return (await (await ask("/page-data/job-log", body)).arrayBuffer()).byteLength > 0;
+  } catch {
+    return false; // the page shows the stream that was asked for
+  }
+}
+
 const noLog = (): LogState => ({ text: new TerminalText(), skipped: 0, ended: false, read: false });
 
 /** Collect the output: from the stream, or by requests where the site has no stream. */
@@ -171,16 +196,15 @@ function useLog(
   key: string,
 ): { state: LogState; add: (piece: LogPiece) => void; ask: (serial: number) => Promise<void> } {
   const [state, setState] = useState<LogState>(noLog);
-  const place = useRef({ serial: 0, next: 0 });
+  const place = useRef<LogPlace>(NO_PLACE);
   useEffect(() => {
     setState(noLog());
-    place.current = { serial: 0, next: 0 };
+    place.current = NO_PLACE;
   }, [key]);
   const add = (piece: LogPiece): void => {
-    const begins = piece.computeJobSerial !== place.current.serial;
-    // a stream that is resumed may repeat a piece
-    if (!begins && piece.nextOffset <= place.current.next && !piece.end) return;
-    place.current = { serial: piece.computeJobSerial, next: piece.nextOffset };
+    const begins = isOther(place.current, piece);
+    if (isRepeated(place.current, piece)) return;
+    place.current = placeAfter(piece);
     setState((last) => {
       const log = begins ? noLog() : last;
       log.text.append(piece.text);
@@ -192,27 +216,32 @@ function useLog(
       };
     });
   };
-  const askForMore = async (serial: number): Promise<void> => {
+  const askForMore = async (serial: number, fromTail = false): Promise<void> => {
     if (view.tab !== "log" || !serial) return;
     const { next } = place.current;
+    const goesOn = serial === place.current.serial && !fromTail;
     const response = await ask("/page-data/job-log", {
       computeJid: jid,
       computeJobSerial: serial,
       stream: view.stream,
       attempt: view.attempt,
       ...(view.role ? { role: view.role, index: view.index } : {}),
-      ...(serial === place.current.serial ? { offset: next } : { tail: TAIL }),
+      ...(goesOn ? { offset: next } : { tail: TAIL }),
     }).catch(() => undefined);
     if (!response) return;
     const number = (name: string): number => Number(response.headers.get(`X-Jobscribe-${name}`));
-    add({
+    const piece: LogPiece = {
       computeJobSerial: serial,
+      attempt: number("Attempt"),
       offset: number("Offset"),
       nextOffset: number("Next-Offset"),
       dropped: number("Dropped"),
       text: await response.text(),
       end: response.headers.get("X-Jobscribe-End") === "true",
-    });
+    };
+    // the offset was that of an earlier attempt
+    if (goesOn && isOther(place.current, piece)) return askForMore(serial, true);
+    add(piece);
   };
   return { state, add, ask: askForMore };
 }

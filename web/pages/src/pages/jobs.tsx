@@ -29,6 +29,7 @@ import { jobPath, path } from "../site.ts";
 import {
   type Filters,
   formatFilters,
+  furtherSearch,
   isFiltered,
   NO_FILTERS,
   type Order,
@@ -81,6 +82,7 @@ export function JobsPage(): JSX.Element {
       }
     },
     list.reload,
+    list.reload,
   );
   const keepProgress = (jid: string, report: Progress): void => {
     if (report.percentComplete !== undefined) setProgress((p) => ({ ...p, [jid]: report }));
@@ -95,7 +97,9 @@ export function JobsPage(): JSX.Element {
       <FilterBar filters={filters} onChange={change} />
       {list.error && <ErrorMessage error={list.error} again={list.reload} />}
       {list.data === undefined && !list.error && <Loading what="jobs" />}
-      {list.data !== undefined && rows.length === 0 && <NoJobs filters={filters} />}
+      {list.data !== undefined && rows.length === 0 && (
+        <NoJobs filters={filters} early={furtherSearch(filters, list.data) !== null} />
+      )}
       {rows.length > 0 && (
         <JobTable
           rows={rows}
@@ -138,7 +142,14 @@ export function JobsPage(): JSX.Element {
   );
 }
 
-function NoJobs({ filters }: { filters: Filters }): JSX.Element {
+function NoJobs({ filters, early }: { filters: Filters; early: boolean }): JSX.Element {
+  if (early) {
+    return (
+      <Empty title="No job found yet.">
+        <p>The search took too long and ended early: older jobs have not been searched.</p>
+      </Empty>
+    );
+  }
   if (!isFiltered(filters) && !filters.cursor) {
     return (
       <Empty title="You have no jobs yet.">
@@ -161,14 +172,24 @@ function NoJobs({ filters }: { filters: Filters }): JSX.Element {
 }
 
 function Pages({ filters, reply }: { filters: Filters; reply: SearchReply }): JSX.Element | null {
-  if (!reply.next && !filters.cursor) return null;
+  const further = furtherSearch(filters, reply);
+  if (!reply.next && !filters.cursor && further === null) return null;
   const first = path("/jobs") + formatFilters({ ...filters, cursor: "" });
   const next = path("/jobs") + formatFilters({ ...filters, cursor: reply.next ?? "" });
+  const isSame = further !== null && path("/jobs") + further === next;
   return (
     <nav class="pages" aria-label="Pages of the list">
       {filters.cursor && <a href={first}>First page</a>}
-      {reply.next && <a href={next}>{reply.searchedUntil ? "Search further" : "Next page"}</a>}
-      {reply.searchedUntil && <span class="soft">Older jobs have not been searched yet.</span>}
+      {reply.next && !isSame && <a href={next}>Next page</a>}
+      {further !== null && (
+        <>
+          <a href={path("/jobs") + further}>Search on</a>
+          <span class="soft">
+            The search ended early: older jobs have not been searched
+            {isSame ? "." : ". It goes on in the order of changes."}
+          </span>
+        </>
+      )}
     </nav>
   );
 }

@@ -11,6 +11,11 @@ const LINKS = {
   opening: ["Connecting", ""],
   live: ["Live", "Changes appear at once."],
   asking: ["Every 5 s", "This site has no live updates; the page asks every 5 seconds."],
+  full: [
+    "Every 5 s",
+    "You have too many pages with live updates; this one asks every 5 seconds. Close another one.",
+  ],
+  signedOut: ["Signed out", "Sign in again to see changes. Jobs go on."],
   lost: ["Connection lost", "Jobs go on. The page connects again by itself."],
 } as const;
 

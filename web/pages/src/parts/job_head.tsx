@@ -38,6 +38,8 @@ export function JobHead(props: {
 }
 
 function CopyId({ jid }: { jid: string }): JSX.Element {
+  // a page without encryption has no clipboard
+  if (!navigator.clipboard) return <span class="mono">{jid}</span>;
   return (
     <button
       type="button"

@@ -110,3 +110,20 @@ export function searchRequest(f: Filters, limit: number): Record<string, unknown
     limit,
   };
 }
+
+/**
+ * Return the query that continues a search which ended early, or null if it did not. Only the order
+ * of changes can be continued where the search ended.
+ */
+export const furtherSearch = (
+  f: Filters,
+  reply: { searchedUntil: number | null },
+): string | null =>
+  reply.searchedUntil === null
+    ? null
+    : formatFilters({
+        ...f,
+        sort: "changed",
+        ascending: false,
+        cursor: String(reply.searchedUntil),
+      });

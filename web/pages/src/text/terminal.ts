@@ -15,9 +15,28 @@ export interface Block {
 
 /** Longest text that is kept; older blocks are dropped. */
 export const KEPT_CHARS = 2_000_000;
-const BLOCK_CHARS = 32_768;
+export const BLOCK_CHARS = 32_768;
+/** No escape sequence that matters is longer. */
+const SEQUENCE_CHARS = 64;
 
 export const pieces = (text: string): Piece[] => parse(text) as Piece[];
+
+/** Return the end of the last line of the first block, 0 if the block is a part of one line. */
+const endOfLines = (text: string): number => text.lastIndexOf("\n", BLOCK_CHARS - 1) + 1;
+
+/** Return how many characters of a line that is longer than a block a later part overwrites. */
+const overwrittenChars = (text: string): number =>
+  endOfLines(text) > 0 ? 0 : Math.max(0, text.lastIndexOf("\r", BLOCK_CHARS - 2));
+
+/** Return the length of the first block: whole lines, or else a part of a line. */
+function cut(text: string): number {
+  const lines = endOfLines(text);
+  if (lines > 0) return lines;
+  const begin = text.lastIndexOf("\x1b", BLOCK_CHARS - 1);
+  const isOpen = begin > 0 && !/[@-Z\\^-~]/.test(text.slice(begin + 1, BLOCK_CHARS));
+  if (isOpen && begin > BLOCK_CHARS - SEQUENCE_CHARS) return begin;
+  return /[\ud800-\udbff]/.test(text.charAt(BLOCK_CHARS - 1)) ? BLOCK_CHARS - 1 : BLOCK_CHARS;
+}
 
 /** Text that grows at its end. Only the last block is parsed again when it does. */
 export class TerminalText {
@@ -27,16 +46,16 @@ export class TerminalText {
   #length = 0;
 
   append(text: string): void {
-    const last = this.blocks.at(-1);
-    let rest = text;
-    if (last && (last.length < BLOCK_CHARS || !last.text.endsWith("\n"))) {
-      this.blocks.pop();
-      this.#length -= last.length;
-      rest = last.text + text;
-    }
+    const last = this.blocks.pop();
+    this.#length -= last?.length ?? 0;
+    let rest = (last?.text ?? "") + text;
     while (rest !== "") {
-      const end = rest.length > BLOCK_CHARS ? rest.indexOf("\n", BLOCK_CHARS) + 1 : 0;
-      const part = end > 0 ? rest.slice(0, end) : rest;
+      const overwritten = rest.length > BLOCK_CHARS ? overwrittenChars(rest) : 0;
+      if (overwritten > 0) {
+        rest = rest.slice(overwritten);
+        continue;
+      }
+      const part = rest.length > BLOCK_CHARS ? rest.slice(0, cut(rest)) : rest;
       rest = rest.slice(part.length);
       this.blocks.push({ id: this.#next++, pieces: pieces(part), length: part.length, text: part });
       this.#length += part.length;
