@@ -35,7 +35,7 @@ _ASKED = re.compile(
 
 
 class _Curve(msgspec.Struct):
-    """What one execution asked for. size: bytes of its curve. reason: why there is none."""
+    """The curve of one execution. size: bytes of its file. reason: why there is none."""
 
     option: Profile
     folder: str

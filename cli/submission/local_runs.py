@@ -31,7 +31,7 @@ def run_here(s: Session, words: tuple[str, ...], path: str | None, fields: dict[
         try:
             s.use_private(client)
             assert client._site is not None
-            client._site.warn = lambda sentence: _warn(s, sentence)  # type: ignore[method-assign]
+            client._site.warn = lambda sentence: _warn(s, sentence)
             return _follow_all(s, _submit(s, client, words, document, fields))
         finally:
             client.close()

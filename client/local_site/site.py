@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
 
 from ...protocol.api.requests import RunSpec
 from ..api.errors import ClientError, own
@@ -44,12 +45,18 @@ def _base() -> str:
     )
 
 
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, LocalWarning, stacklevel=2)
+
+
 class LocalSite:
     """A supervisor for this process. `close` ends it and all its jobs, and removes its files; so does
     the end of this process. Raises ClientError.
     """
 
     def __init__(self) -> None:
+        #: called with each request that is lost
+        self.warn: Callable[[str], None] = _warn
         self._warned: set[str] = set()
         self.root = tempfile.mkdtemp(prefix="jobscribe-local-", dir=_base())
         self._guard = subprocess.Popen(
@@ -75,10 +82,6 @@ class LocalSite:
                 self._warned.add(sentence)
                 self.warn(sentence)
         return local
-
-    @staticmethod
-    def warn(sentence: str) -> None:
-        warnings.warn(sentence, LocalWarning, stacklevel=2)
 
     def close(self) -> None:
         """Repeating it is harmless."""

@@ -50,8 +50,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ProcessStacks(msgspec.Struct, frozen=True, rename="camel"):
-    """What `stacks` sends of one process. state: the letter of proc(5). waits_in: a function of the
-    kernel. method: which gave `threads` or `text`; None without one.
+    """One process with its stacks. state: the letter of proc(5). waits_in: a function of the kernel.
+    method: which gave `threads` or `text`; None without one.
     """
 
     pid: int

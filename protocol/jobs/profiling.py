@@ -54,7 +54,7 @@ _TASK = re.compile(r"[0-9]{1,20}-[0-9]{1,10}-[A-Za-z0-9_]{1,64}-[0-9]{1,10}\Z")
 
 
 class Profile(NamedTuple):
-    """What a run asks for."""
+    """A requested profile."""
 
     kind: Kind
     tool: str

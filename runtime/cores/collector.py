@@ -38,7 +38,7 @@ _BLOCK = 1 << 20
 
 
 class Request:
-    """What to collect. dumped: the kernel says that the main process wrote a core. since: unix time
+    """A request to collect core files. dumped: the kernel says that the main process wrote a core. since: unix time
     of the start. limit: bytes. pids: processes of the execution. frames: whether to print frames:
     not for processes of somebody else. pattern, uses_pid: those of the machine on which it ran,
     unless it ran here. hard_limit: there. base: see `search.find`; the files may then belong to the

@@ -1,4 +1,4 @@
-"""Where the kernel puts a core file: `kernel.core_pattern` as a place to search. Pure; see core(5).
+"""The place of a core file, from `kernel.core_pattern`. Pure; see core(5).
 
 Standard library only, because a keeper's collector imports it.
 """
@@ -58,7 +58,7 @@ class Component:
 
 
 class Target:
-    """What the kernel does with a core.
+    """The destination of a core file.
 
     kind: "file"; "pipe" (program: its path); "socket" (program: its address); or "none". For a
     file: `folder` matches the folders of a path, component by component; `name` its last part.

@@ -1,5 +1,5 @@
-"""What the script of an execution recorded about core files on the machine or in the container where
-it ran: limit, hard limit, and the kernel's pattern. For executors on other machines.
+"""Facts about core files that the script of an execution recorded on its machine or in its container:
+limit, hard limit, and the kernel's pattern. For executors on other machines.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Found:
 
 
 class Limits:
-    """What is left of a search. until: monotonic time."""
+    """The time and the entries that a search may still use. until: monotonic time."""
 
     def __init__(self, until: float = float("inf")) -> None:
         self._until, self._entries = until, _ENTRIES
