@@ -9,7 +9,7 @@ given.
 import functools
 import operator
 import posixpath
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -240,7 +240,7 @@ class _Conversion(NamedTuple):
                 self._wrong_key(key, path)
             elif key not in known and not (self.wire and _accepts_unknown(type_)):
                 near = self.findings.nearest(key, known)
-                right = f"`{near}`" if near else f"the keys here are {listed(list(known))}"
+                right = f"`{near}`" if near else _known_keys(known)
                 self.findings.error(member(path, key), "unknown key", right)
 
     def _wrong_key(self, key: object, path: str) -> None:
@@ -337,6 +337,11 @@ class _Conversion(NamedTuple):
             elif isinstance(value, str) and not _length_fits(shape.metas, len(value)):
                 why = f"it has {len(value)} characters"
         self.findings.error(path, why or f"it is {shown(value)}", right)
+
+
+def _known_keys(known: Iterable[str]) -> str:
+    names = list(known)
+    return f"the keys here are {listed(names)}" if names else "there are no keys here"
 
 
 def _zero(shape: _Shape) -> Any:

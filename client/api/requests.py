@@ -97,7 +97,7 @@ class Headers(Protocol):
 
 class Call(msgspec.Struct, frozen=True):
     """One HTTP request. path: with its query. body: JSON. wait_secs: how long the supervisor may
-    delay the answer. at_once: codes for which it is not sent again.
+    delay the answer. at_once: codes for which it is not sent again. headers: of this request only.
     """
 
     path: str
@@ -105,6 +105,7 @@ class Call(msgspec.Struct, frozen=True):
     wait_secs: float = 0.0
     method: str = "POST"
     at_once: frozenset[str] = frozenset()
+    headers: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
         # a body may hold a password

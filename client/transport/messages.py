@@ -87,7 +87,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 def of_call(call: Call, idle_secs: float | None = None) -> Request:
     """Return the request of a call. idle_secs: None for the time limit of its answer."""
-    headers = {} if call.body is None else JSON
+    headers = call.headers if call.body is None else {**JSON, **call.headers}
     if idle_secs is None:
         idle_secs = call.wait_secs + ANSWER_SECS
     return Request(call.method, call.path, headers, call.body, idle_secs)

@@ -21,6 +21,9 @@ HEADER = "X-Jobscribe-Site"
 FRONT_END = "X-Jobscribe-Front-End"
 #: Request header in which the holder of the server secret names the user who really acts.
 ACTOR = "X-Jobscribe-Actor"
+#: Request header in which a front end, which holds the server secret, names its signed-in user: the
+#: request may do what this user's role allows.
+SIGNED_IN = "X-Jobscribe-Signed-In"
 
 
 class SiteHello(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ A sign-in of another kind (for example a proxy's header) becomes another branch 
 from collections.abc import Callable
 from typing import Literal
 
-from ...protocol.api.tokens import PREFIX, parse
+from ...protocol.api.tokens import PREFIX, SCOPES, parse
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse as parse_id
 from ...service.site.secret_rotation import RotatedSecret
@@ -36,7 +36,13 @@ class Access:
         self.rates = rates
 
     def principal(
-        self, authorization: str, actor: str | None, *, monitors: bool, peer: str | None = None
+        self,
+        authorization: str,
+        actor: str | None,
+        signed_in: str | None = None,
+        *,
+        monitors: bool,
+        peer: str | None = None,
     ) -> Principal:
         """Return the sender with these headers. monitors: the token for monitoring is accepted. peer:
         its address, to which a failure is counted; None: the request will be examined again.
@@ -44,7 +50,7 @@ class Access:
         Raises Refusal: unauthenticated, tokenExpired, tokenRevoked, badRequest, tooManyRequests.
         """
         try:
-            principal = self._authenticated(authorization, actor, monitors=monitors)
+            principal = self._authenticated(authorization, actor, signed_in, monitors=monitors)
         except Refusal:
             if peer is not None:
                 self.rates.failure(peer)
@@ -53,11 +59,15 @@ class Access:
             self.rates.request(principal.token.id)
         return principal
 
-    def _authenticated(self, authorization: str, actor: str | None, *, monitors: bool) -> Principal:
+    def _authenticated(
+        self, authorization: str, actor: str | None, signed_in: str | None, *, monitors: bool
+    ) -> Principal:
         if authorization.startswith(_BEARER + PREFIX):
             return self._token_holder(authorization.removeprefix(_BEARER))
         secret = self._secret.holder(authorization)
         if secret is not None:
+            if signed_in is not None:
+                return self._person(parse_id("uid", signed_in), secret)
             if actor is None:
                 return Principal(secret=secret)
             return Principal(uid=parse_id("uid", actor), role="secretHolder", secret=secret)
@@ -70,6 +80,17 @@ class Access:
         if principal.token is not None:
             return self.tokens.live(principal.token)
         return principal.secret is None or self._secret.knows(principal.secret)
+
+    def _person(self, uid: str, secret: str) -> Principal:
+        """Return the user whom a front end names, with all scopes that a token of this user may have."""
+        role = self.users.role(uid)
+        return Principal(
+            uid=uid,
+            role=role,
+            scopes=frozenset(SCOPES if role != "user" else (s for s in SCOPES if s != "admin")),
+            members=self.users.members_of(uid),
+            secret=secret,
+        )
 
     def _token_holder(self, text: str) -> Principal:
         token = self.tokens.authenticate(parse(text))

@@ -21,7 +21,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: its user; None for the holder of the server secret or of the monitoring token. role:
     `operator` (server secret), `secretHolder` (server secret, on behalf of `uid`), `monitor`, or the
-    UserRole of a token that has the scope admin, else `user`. members: users for whom a group admin
+    UserRole of the signed-in user of a front end or of a token with the scope admin, else `user`. members: users for whom a group admin
     may act. token: None for a secret. secret: fingerprint of the server secret that it presented.
     """
 
@@ -57,11 +57,13 @@ MONITOR = Principal(role="monitor", scopes=frozenset())
 
 def check_scope(principal: Principal, scope: RouteScope) -> None:
     """Raise Refusal("scopeMissing") unless the principal has the scope."""
-    if scope != "any" and scope not in principal.scopes:
-        raise Refusal(
-            "scopeMissing",
-            f"this API token has no scope {scope}; its scopes: {', '.join(sorted(principal.scopes))}",
-        )
+    if scope == "any" or scope in principal.scopes:
+        return
+    sender = "this sign-in" if principal.token is None else "this API token"
+    raise Refusal(
+        "scopeMissing",
+        f"{sender} has no scope {scope}; its scopes: {', '.join(sorted(principal.scopes))}",
+    )
 
 
 def check_all_users(principal: Principal) -> None:
@@ -69,7 +71,7 @@ def check_all_users(principal: Principal) -> None:
     if not principal.all_users:
         raise Refusal(
             "forbidden",
-            "only a site administrator, with an API token that has the scope admin, may do this",
+            "only a site administrator may do this; an API token needs the scope admin for it",
         )
 
 
@@ -81,5 +83,5 @@ def check_subject(principal: Principal, uid: str) -> None:
     if not principal.may_act_for(uid):
         raise Refusal(
             "forbidden",
-            f"this API token belongs to user {principal.uid} and may not act for another user",
+            f"user {principal.uid} may not act for another user",
         )

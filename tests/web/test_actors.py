@@ -105,6 +105,8 @@ ON_A_RUN = [
 #: Operations that name no object of a user: they concern the requesting user or no user.
 ABOUT_ONESELF = {
     "jobSearchPage",
+    "jobSearchSitePage",
+    "whoamiSitePage",
     "runSimulation",
     "statelessCompute",
     "statefulCompute",

@@ -7,10 +7,11 @@ from typing import Any
 
 import flask
 import pytest
-from front_end_fixture import ANN, BOB, FrontEnd, refused
+from front_end_fixture import ADM, ANN, BOB, FrontEnd, refused
 from stub_supervisor import StubSupervisor
 
 from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.wire.handshake import ACTOR, SIGNED_IN
 from jobscribe.web import PageOptions, create_blueprint
 
 JID = f"{ANN}-abcdefgh-command"
@@ -101,6 +102,22 @@ def test_requests_are_passed_on_with_the_signed_in_user(
     for api, path in (("jobFilePage", "job-file"), ("jobOutputPage", "job-output")):
         web.refusals[(ANN, api, None)] = Refusal("forbidden", "not on this site")
         refused(web.as_(ANN).get(f"/page-data/{path}/{JID}?name=a"), 403, "forbidden")
+
+
+def test_a_request_about_others_names_its_sender_and_not_its_subject(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
+    stub.answers["/api/job-search"] = (200, {}, b'{"jobs":[]}')
+    stub.answers["/api/whoami"] = {"role": "groupAdmin"}
+    web.as_(ANN).post("/page-data/site/job-search", {"uid": BOB})
+    web.as_(ANN).post("/page-data/site/job-search", {})
+    web.as_(ADM).post("/page-data/site/job-search", {})
+    assert [r.get("uid") for r in stub.sent("/api/job-search")] == [BOB, None, None]
+    assert web.as_(ANN).said("/page-data/site/whoami", {}) == {"role": "groupAdmin"}
+    named = [(h.get(SIGNED_IN), h.get(ACTOR)) for h in stub.headers]
+    assert named == [(ANN, None), (ANN, None), (None, ADM), (ANN, None)]
+    refused(web.as_(None).post("/page-data/site/job-search", {}), 401, "unauthenticated")
+    refused(web.as_(ANN).post("/page-data/site/whoami", {"uid": BOB}), 400, "badRequest")
 
 
 def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor) -> None:

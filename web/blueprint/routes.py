@@ -21,7 +21,7 @@ from ..handlers import (
 )
 from ..request import schemas
 from ..request.context import RequestContext
-from ..request.page_bodies import BODIES
+from ..request.page_bodies import BODIES, SITE_BODIES, NoFields
 
 Method = Literal["GET", "POST", "PUT", "DELETE"]
 Gives = Literal["json", "file", "text"]
@@ -85,6 +85,21 @@ def _page_data(
     )
 
 
+def _site_data(name: str, type_: type[msgspec.Struct] | None, about: str) -> Route:
+    """Return the route that passes a request on as one of the signed-in user, with the role that
+    this user has. It may be about other users or the site.
+    """
+    first, *rest = name.split("-")
+    return Route(
+        api=first + "".join(map(str.title, rest)) + "SitePage",
+        method="POST",
+        path=f"/page-data/site/{name}",
+        handler=page_data.site_data(name, type_),
+        takes=NoFields if type_ is None else SITE_BODIES[type_],
+        about=about,
+    )
+
+
 #: Requests of the pages. Requests and answers are those of the supervisor, without the user.
 _PAGES = (
     _page_data("job-search", requests.JobSearch, "The user's jobs: filters, words, orders, pages"),
@@ -97,6 +112,10 @@ _PAGES = (
     _page_data("run-cancel", requests.RunCancel, "Cancel a job", changes=True),
     _page_data("run-release", requests.RunRelease, "Release held tasks of a job", changes=True),
     _page_data("job-tag", requests.JobTag, "Change the tags of a job", changes=True),
+    _site_data("whoami", None, "The signed-in user, with role and scopes"),
+    _site_data(
+        "job-search", requests.JobSearch, "Jobs of another user, or of all whom one may see"
+    ),
     Route(
         api="jobWhyPage",
         method="POST",

@@ -14,7 +14,7 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import ReqId, parse, split_jid
 from ...protocol.jobs.status import ACTIVE
 from ..request.context import RequestContext
-from ..request.page_bodies import BODIES
+from ..request.page_bodies import BODIES, SITE_BODIES, NoFields
 from . import diagnosis, downloads
 
 Handler = Callable[[RequestContext], Any]
@@ -47,6 +47,21 @@ def change(name: str, type_: type[msgspec.Struct]) -> Handler:
             return v.upstream.post(name, request)
         finally:
             v.site.statuses.drop(jid)
+
+    return handler
+
+
+def site_data(name: str, type_: type[msgspec.Struct] | None) -> Handler:
+    """Return a handler for a request that may be about other users or the site. The supervisor
+    decides by the role of the signed-in user. type_: None for a GET of the supervisor.
+    """
+
+    def handler(v: RequestContext) -> bytes:
+        body = v.body(NoFields if type_ is None else SITE_BODIES[type_])
+        request = None if type_ is None else type_(**msgspec.structs.asdict(body))
+        v.authorize(None)
+        admin = v.site.admin is not None and v.site.admin(v.uid)
+        return v.upstream.ask_as(v.uid, name, request, admin=admin)
 
     return handler
 

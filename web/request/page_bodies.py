@@ -13,10 +13,10 @@ from ...protocol.api import requests
 _NOT_FOR_PAGES = frozenset({"uid", "logs", "wait_secs"})
 
 
-def _body(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def _body(type_: type[msgspec.Struct], left_out: frozenset[str]) -> type[msgspec.Struct]:
     fields: list[Any] = []
     for field in msgspec.structs.fields(type_):
-        if field.name in _NOT_FOR_PAGES:
+        if field.name in left_out:
             continue
         if field.required:
             fields.append((field.name, field.type))
@@ -26,7 +26,7 @@ def _body(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
         else:
             fields.append((field.name, field.type, field.default))
     return msgspec.defstruct(
-        "Page" + type_.__name__,
+        ("Page" if "uid" in left_out else "SitePage") + type_.__name__,
         fields,
         namespace={"__doc__": type_.__doc__},
         frozen=True,
@@ -38,7 +38,7 @@ def _body(type_: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 #: The body for each request of the supervisor that pages may send.
 BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
-    type_: _body(type_)
+    type_: _body(type_, _NOT_FOR_PAGES)
     for type_ in (
         requests.JobLog,
         requests.JobMetrics,
@@ -53,3 +53,13 @@ BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         requests.Trace,
     )
 }
+
+#: The same for requests that may be about other users: with `uid`, for which the supervisor looks at
+#: the role of the signed-in user.
+SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
+    type_: _body(type_, _NOT_FOR_PAGES - {"uid"}) for type_ in (requests.JobSearch,)
+}
+
+
+class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request that the supervisor takes as a GET."""

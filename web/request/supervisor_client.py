@@ -18,7 +18,7 @@ from ...client.transport.messages import Reply
 from ...protocol.api.requests import CallRequest
 from ...protocol.redaction import Redactor
 from ...protocol.version import VERSION
-from ...protocol.wire.handshake import FRONT_END
+from ...protocol.wire.handshake import ACTOR, FRONT_END, SIGNED_IN
 
 CHUNK = 64 * 1024
 #: Idle time after which a stream counts as broken, and the maximum time of a call, in seconds.
@@ -47,6 +47,15 @@ class SupervisorClient:
 
     def post(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> bytes:
         return self.reply(name, request, wait_secs).body
+
+    def ask_as(self, uid: str, name: str, request: msgspec.Struct | None, *, admin: bool) -> bytes:
+        """Return the response to a request of this signed-in user, which may be about others: the
+        supervisor decides by the role in its file of users. request: None for a GET. admin: the
+        hook of the site says that this is an administrator.
+        """
+        call = Call(f"/api/{name}", None, method="GET") if request is None else _call(name, request)
+        headers = {ACTOR if admin else SIGNED_IN: uid}
+        return self._connection.call(msgspec.structs.replace(call, headers=headers)).body
 
     def once(self, name: str, request: msgspec.Struct, wait_secs: float) -> dict[str, Any]:
         """Send a request that must never be repeated, on a connection of its own."""

@@ -37,6 +37,7 @@ async def whoami(h: Handler) -> Any:
         "uid": me.uid,
         "role": me.role,
         "scopes": sorted(me.scopes),
+        "members": sorted(me.members),
         "token": None if me.token is None else token_row(h, me.token),
     }
 

@@ -20,7 +20,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 
 from ....protocol.errors import Refusal
-from ....protocol.wire.handshake import ACTOR, FRONT_END
+from ....protocol.wire.handshake import ACTOR, FRONT_END, SIGNED_IN
 from ....runtime.connections.http_server import known
 from ....runtime.log.logger import Log
 from ...access.principal import Principal
@@ -66,7 +66,11 @@ class QuickPosts(tornado.httputil.HTTPServerConnectionDelegate):
             return None
         try:
             sender = self.services.access.principal(
-                headers.get("Authorization", ""), headers.get(ACTOR), monitors=False, peer=None
+                headers.get("Authorization", ""),
+                headers.get(ACTOR),
+                headers.get(SIGNED_IN),
+                monitors=False,
+                peer=None,
             )
             check_route(sender, route.rights)
         except Refusal:

@@ -20,7 +20,7 @@ from ....protocol.api.tokens import PREFIX
 from ....protocol.errors import Refusal
 from ....protocol.ids import short_op
 from ....protocol.redaction import REDACTED
-from ....protocol.wire.handshake import ACTOR, FRONT_END
+from ....protocol.wire.handshake import ACTOR, FRONT_END, SIGNED_IN
 from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
 from ....service.site.secret_rotation import RotatedSecret
@@ -354,6 +354,7 @@ class Handler(tornado.web.RequestHandler):
             self.principal = self.services.access.principal(
                 headers.get("Authorization", ""),
                 headers.get(ACTOR),
+                headers.get(SIGNED_IN),
                 monitors=self.route.monitors,
                 peer=None if self.route.scope is None else self.request.remote_ip or "",
             )

@@ -28,6 +28,7 @@ class StubSupervisor:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.requests: list[tuple[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
         self.connections: list[socket.socket] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -86,6 +87,7 @@ def _handler(stub: StubSupervisor) -> type[BaseHTTPRequestHandler]:
             stub.bodies.append(body)
             said = json.loads(body) if body[:1] == b"{" else None
             stub.requests.append((path, said))
+            stub.headers.append(dict(self.headers))
             known: Callable[..., Any] | Any = stub.answers.get(
                 path, Refusal("notFound", f"there is nothing at {path}")
             )

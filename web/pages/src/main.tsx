@@ -4,6 +4,8 @@ import "./style.css";
 import "./parts.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
+import { loadMe } from "./me.ts";
+import { SCOPE } from "./navigation.ts";
 import { JobsPage } from "./pages/jobs.tsx";
 import { Frame } from "./parts/frame.tsx";
 import { Empty, SignedOut } from "./parts/messages.tsx";
@@ -32,7 +34,7 @@ function App() {
     );
   }
   return (
-    <LocationProvider scope={path("/jobs")}>
+    <LocationProvider scope={SCOPE}>
       <Router>
         <Route path={path("/jobs")} component={JobsPage} />
         <Route path={path("/jobs/:jid")} component={JobPage} />
@@ -44,3 +46,4 @@ function App() {
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);
+if (site.user) void loadMe();

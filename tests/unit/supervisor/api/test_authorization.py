@@ -24,7 +24,7 @@ from jobscribe.db.store.contract import Batch
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.api.tokens import SCOPES
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.wire.handshake import ACTOR
+from jobscribe.protocol.wire.handshake import ACTOR, SIGNED_IN
 from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.service.site.users_file import Group, Users
 from jobscribe.supervisor.access.principal import OPERATOR
@@ -249,7 +249,11 @@ def expected(kind: str, route: Route) -> str | None:
             return site or (None if acts else others)
         case "admin without scope":
             return "scopeMissing" if route.scope == "admin" else others
-        case "admin" | "server secret" | "front end":
+        case "signed-in user":
+            return "scopeMissing" if route.scope == "admin" else others
+        case "signed-in group admin":
+            return site or (None if route.path not in AS_USER else others)
+        case "admin" | "server secret" | "front end" | "signed-in admin":
             return None
         case _:
             raise AssertionError(kind)
@@ -273,7 +277,16 @@ KINDS = (
     "admin without scope",
     "server secret",
     "front end",
+    "signed-in user",
+    "signed-in group admin",
+    "signed-in admin",
 )
+#: Users whom a front end names.
+SIGNED_IN_AS = {
+    "signed-in user": BOB,
+    "signed-in group admin": CHIEF,
+    "signed-in admin": ADMIN,
+}
 
 
 async def bearer(site: Site, kind: str, route: Route) -> str | None:
@@ -328,8 +341,20 @@ async def test_each_sender_gets_what_the_route_declares(site: Site, kind: str) -
             raise
 
 
+#: Senders that act for others, as the audit trail names them.
+ACTORS = {
+    "group admin": (CHIEF, "groupAdmin"),
+    "admin": (ADMIN, "admin"),
+    "front end": (BOB, "secretHolder"),
+    "signed-in group admin": (CHIEF, "groupAdmin"),
+    "signed-in admin": (ADMIN, "admin"),
+}
+
+
 async def check(site: Site, route: Route, kind: str, sent: str | None) -> None:
     headers = {ACTOR: BOB} if kind == "front end" else {}
+    if kind in SIGNED_IN_AS:
+        headers = {SIGNED_IN: SIGNED_IN_AS[kind]}
     named = BOB if kind == "group admin of others" else ANN
     code = expected(kind, route)
     before, recorded, head = refusals(site), len(site.acts()), site.in_memory.store.head()
@@ -345,18 +370,14 @@ async def check(site: Site, route: Route, kind: str, sent: str | None) -> None:
         return
     assert answer.code == 200 and answer.body["reached"], answer
     assert site.reached.paths.pop() == site.sent.partition("?")[0]
-    acts = kind in ("group admin", "admin", "front end") and concerns_users(route)
+    acts = concerns_users(route) and kind in ACTORS
     new = site.acts()[recorded:]
     assert [(a.subject, a.action, a.outcome, a.peer) for a in new] == [
         (ANN, route.rights.name, "allowed", "127.0.0.1")
     ] * acts
     if acts:
         (act,) = new
-        assert (act.actor, act.actor_role) == {
-            "group admin": (CHIEF, "groupAdmin"),
-            "admin": (ADMIN, "admin"),
-            "front end": (BOB, "secretHolder"),
-        }[kind]
+        assert (act.actor, act.actor_role) == ACTORS[kind]
 
 
 def refusals(site: Site) -> Counter[str]:

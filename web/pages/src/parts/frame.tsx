@@ -3,7 +3,10 @@
 import { signal } from "@preact/signals";
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
+import { useLocation } from "preact-iso";
 import { link } from "../live.ts";
+import { isAdmin } from "../me.ts";
+import { ENTRIES } from "../navigation.ts";
 import { path, site } from "../site.ts";
 import { Icon } from "./icons.tsx";
 
@@ -91,6 +94,24 @@ function Notices(): JSX.Element {
   );
 }
 
+function Navigation(): JSX.Element {
+  const { path: current } = useLocation();
+  const shown = ENTRIES.filter((entry) => !entry.admin || isAdmin());
+  return (
+    <>
+      {shown.map((entry) => {
+        const address = path(entry.path);
+        const here = current === address || current.startsWith(`${address}/`);
+        return (
+          <a key={address} href={address} aria-current={here ? "page" : undefined}>
+            {entry.name}
+          </a>
+        );
+      })}
+    </>
+  );
+}
+
 export function Frame({
   title,
   children,
@@ -112,9 +133,7 @@ export function Frame({
           {site.title}
         </a>
         <nav aria-label="Pages">
-          <a href={path("/jobs")} aria-current="page">
-            Jobs
-          </a>
+          <Navigation />
           {site.home && (
             <a href={site.home} target="_self">
               Apps

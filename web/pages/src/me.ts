@@ -1,0 +1,28 @@
+/** The signed-in user: role and users for whom one may act, asked once. */
+
+import { signal } from "@preact/signals";
+import { data } from "./api.ts";
+import { site } from "./site.ts";
+
+export interface Me {
+  uid: string;
+  role: "user" | "groupAdmin" | "admin" | "secretHolder";
+  scopes: string[];
+  members: string[];
+}
+
+/** What is known at once; the role follows. */
+export const me = signal<Me>({ uid: site.user, role: "user", scopes: [], members: [] });
+
+/** The hook `admin` of a site makes a `secretHolder`. */
+export const isAdmin = (): boolean => ["admin", "secretHolder"].includes(me.value.role);
+export const seesOthers = (): boolean => isAdmin() || me.value.members.length > 0;
+
+/** Ask who is signed in. Without an answer the pages of a user without a role are shown. */
+export async function loadMe(): Promise<void> {
+  try {
+    me.value = { ...(await data<Me>("site/whoami")), uid: site.user };
+  } catch {
+    // the page's own requests report what is wrong
+  }
+}
