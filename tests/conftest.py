@@ -91,6 +91,11 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
+    """Collect garbage again, but not among the tests and modules, and more rarely than by default:
+    saves a twentieth of the time of the tests without processes.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 50, 10)
     gc.enable()
 
 

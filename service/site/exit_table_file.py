@@ -4,6 +4,7 @@ precede or replace them (docs/exits.md). All problems are reported together, wit
 `diagnosis.exit_table` declares the fields and evaluates the table; here are the rules.
 """
 
+import functools
 import os
 from collections.abc import Sequence
 from typing import Annotated
@@ -25,7 +26,15 @@ class _TableFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(also: str | None) -> Table:
     """Return the exit table. also: the site's own file. Raises Refusal with all problems."""
-    path = SHIPPED if also is None else also
+    return _shipped() if also is None else _loaded(also)
+
+
+@functools.cache
+def _shipped() -> Table:
+    return _loaded(SHIPPED)
+
+
+def _loaded(path: str) -> Table:
     table, found = read(path)
     if table is None:
         raise site_file.combined(path, found)

@@ -74,18 +74,7 @@ def site(small: Path, make_site: Callable[..., SupervisorProcess]) -> Iterator[S
 
 
 def _cli(site: SupervisorProcess, *arguments: str) -> str:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
-        "PYTHONPATH": PYTHON_PATH,
-        "COLUMNS": "200",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *arguments],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = site.command(*arguments, COLUMNS="200")
     return done.stdout + done.stderr
 
 

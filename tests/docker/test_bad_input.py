@@ -335,7 +335,7 @@ def test_a_pool_that_cannot_be_is_refused_before_anything_starts(
 
 def start_refused(site: SupervisorProcess) -> str:
     """Return the error of a supervisor that refuses to start; check that it created nothing."""
-    process = site.launch()
+    process = site.fork_or_launch()
     assert process.wait(60) == 78, site.log()
     assert process.stdout is not None and process.stdout.read() == b""
     process.stdout.close()

@@ -30,16 +30,7 @@ from jobscribe.client import Client, ClientError
 
 
 def cli(site: SupervisorProcess, *args: str, code: int = 0) -> str:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
-        "PYTHONPATH": PYTHON_PATH
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *args],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=env,
-    )
+    done = site.command(*args)
     assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
     return done.stdout + done.stderr
 

@@ -38,7 +38,7 @@ class Person:
 
     def type(self, *words: str, given: str = "") -> Ended:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("JOBSCRIBE_", "XDG_"))}
-        done = subprocess.run(
+        done = subprocess.run(  # executed, so that its arguments are seen
             [sys.executable, "-P", "-m", "jobscribe.cli", *words],
             input=given,
             capture_output=True,
@@ -57,15 +57,7 @@ class Person:
 
 def operator(site: SupervisorProcess, *words: str) -> Ended:
     """Run a command with access to the root."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "jobscribe.cli", "--root", str(site.root), *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=env | {"PYTHONPATH": PYTHON_PATH},
-    )
+    done = site.command(*words)
     return Ended(done.returncode, done.stdout, done.stderr)
 
 

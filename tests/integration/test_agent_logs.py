@@ -36,9 +36,8 @@ def command(site: SupervisorProcess, *words: str) -> "subprocess.Popen[str]":
 
 
 def typed(site: SupervisorProcess, *words: str) -> tuple[int, str, str]:
-    process = command(site, *words)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
+    done = site.command(*words)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_agents_are_listed_and_read_by_key_by_id_and_by_job(shared: SupervisorProcess) -> None:

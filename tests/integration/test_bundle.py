@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from supervisor_process import PYTHON_PATH, UID, SupervisorProcess, jid_of, shell
+from supervisor_process import PYTHON_PATH, UID, SupervisorProcess, jid_of, run_command, shell
 
 Result = subprocess.CompletedProcess[str]
 
@@ -20,20 +20,8 @@ def cli(
     site: SupervisorProcess, *args: str, far: bool = False, cwd: Path | None = None, **env: str
 ) -> Result:
     where = ["--url", site.url, "--uid", UID] if far else ["--root", str(site.root), "--uid", UID]
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
-        "PYTHONPATH": PYTHON_PATH,
-        "HOME": str(site.place),
-    }
-    kept |= {"JOBSCRIBE_SECRET": site.token} if far else {}
-    return subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", *args, *where],
-        capture_output=True,
-        text=True,
-        env=kept | env,
-        cwd=cwd or "/",
-        timeout=100,
-        stdin=subprocess.DEVNULL,
-    )
+    env = {"HOME": str(site.place), **({"JOBSCRIBE_SECRET": site.token} if far else {}), **env}
+    return run_command(*args, *where, cwd=cwd or "/", **env)
 
 
 def contents(path: Path) -> dict[str, bytes]:

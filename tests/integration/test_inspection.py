@@ -55,11 +55,10 @@ def starts(site: SupervisorProcess, *args: str) -> "subprocess.Popen[str]":
 
 
 def types(site: SupervisorProcess, *args: str, code: int = 0) -> tuple[str, str]:
-    process = starts(site, *args)
-    out, said = process.communicate(timeout=100)
-    assert process.returncode == code, (args, process.returncode, out, said)
-    assert "Traceback" not in said
-    return out, said
+    done = site.command(*args, cwd=site.place)
+    assert done.returncode == code, (args, done)
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
 
 
 def stacks(site: SupervisorProcess, jid: str) -> dict[str, dict[str, Any]]:

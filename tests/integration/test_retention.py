@@ -16,14 +16,7 @@ from supervisor_process import PYTHON_PATH, SupervisorProcess, shell, until
 
 
 def command(site: SupervisorProcess, *args: str) -> Any:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), "--json", *args],
-        env=env | {"PYTHONPATH": PYTHON_PATH},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = site.command("--json", *args)
     assert done.returncode == 0, (args, done.stdout, done.stderr)
     return json.loads(done.stdout)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from supervisor_process import PYTHON_PATH, SupervisorProcess, fresh_nap, naps, shell, spec, until
+from supervisor_process import SupervisorProcess, fresh_nap, naps, run_command, shell, spec, until
 
 from jobscribe.runtime import processes
 
@@ -65,11 +65,7 @@ def command(root: Path, *words: str) -> str:
 
 
 def ran(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    given = [sys.executable, "-m", "jobscribe.cli", "--root", str(root), *words]
-    env = {**os.environ, "PYTHONPATH": PYTHON_PATH}
-    return subprocess.run(
-        given, capture_output=True, text=True, timeout=60, check=False, env=env, cwd="/"
-    )
+    return run_command("--root", str(root), *words)
 
 
 def test_a_root_without_its_log_is_refused_until_the_loss_is_accepted(

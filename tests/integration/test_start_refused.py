@@ -26,7 +26,7 @@ def fails(site: SupervisorProcess, *words: str, more: tuple[str, ...] = ()) -> s
     left. Return stderr.
     """
     (site.place / "up.log").write_text("")
-    process = site.launch(*more)
+    process = site.fork_or_launch(*more)
     try:
         out, _ = process.communicate(timeout=20)
     finally:

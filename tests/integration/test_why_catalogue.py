@@ -218,13 +218,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisorProcess
 
 
 def typed(site: SupervisorProcess, *words: str) -> "subprocess.CompletedProcess[str]":
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
-        "PYTHONPATH": PYTHON_PATH
-    }
-    words = (sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *words)
-    return subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECS, env=env
-    )
+    return site.command(*words, timeout=SECS)
 
 
 def printed(site: SupervisorProcess, run: dict[str, Any]) -> str:

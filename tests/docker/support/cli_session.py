@@ -27,14 +27,7 @@ def types(site: SupervisorProcess, *args: str, code: int = 0) -> tuple[str, str]
     """Run a jobscribe command that must end with this code and show no traceback; return its
     standard output and standard error.
     """
-    done = subprocess.run(
-        words(site, *args),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environment(),
-    )
+    done = site.command(*args)
     assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
     check_plain(done.stdout + done.stderr)
     return done.stdout, done.stderr

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from supervisor_process import PYTHON_PATH, SupervisorProcess
+from supervisor_process import SupervisorProcess, run_command
 
 from jobscribe.web.sign_in.login_sessions import Sessions
 
@@ -119,12 +119,7 @@ def traces(root: Path, answers: str, texts: Iterable[str]) -> list[str]:
 
 def command(root: Path, *words: str) -> str:
     """Return the output of a `jobscribe` command on `root`. The command must succeed."""
-    given = [sys.executable, "-m", "jobscribe.cli", "--root", str(root), *words]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
-    env["PYTHONPATH"] = PYTHON_PATH
-    done = subprocess.run(
-        given, capture_output=True, text=True, timeout=60, check=False, env=env, cwd="/"
-    )
+    done = run_command("--root", str(root), *words)
     assert done.returncode == 0, (words, done.stdout, done.stderr)
     return done.stdout
 

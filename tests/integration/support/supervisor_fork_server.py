@@ -1,19 +1,22 @@
-"""A process with all imports of a supervisor done, which forks supervisors for tests.
+"""A process with all imports of the command line and of a supervisor done and the shipped exit table
+read, which forks supervisors and commands for tests.
 
     python supervisor_fork_server.py FD PADDING              FD: a SOCK_SEQPACKET socket to the tests
 
-Imports are two thirds of the processor time of a start. A forked supervisor has the arguments,
-environment, directory, standard streams, process group, limits and umask of an executed one. It
-differs in its parent (this process), in `/proc/PID/environ`, and in the hash seed, which supervisors
-of one test process share. PADDING reserves space for the title in `ps`.
+Imports are most of the processor time of a start. A forked process has the arguments, environment,
+directory, standard streams, process group, limits and umask of an executed one. It differs in its
+parent (this process), in `/proc/PID/environ`, and in the hash seed, which all of one test process
+share. PADDING reserves space for the title in `ps`.
 
-Each packet is one JSON object: {"arguments", "environment", "limits", "umask"} with the descriptors
-of stdout and stderr is answered with {"pid"}; {"wait": pid} with {"status"}, null while it runs.
+Each packet is one JSON object: {"arguments", "environment", "limits", "umask", "folder"} with the
+descriptors of stdin, stdout and stderr is answered with {"pid"}; {"wait": pid} with {"status"}, null
+while it runs.
 
 The client is in this module too; this process imports nothing else of the tests.
 """
 
 import atexit
+import contextlib
 import functools
 import gc
 import json
@@ -24,6 +27,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from typing import IO, Any
@@ -71,17 +75,44 @@ class ForkServer:
     ) -> "ForkedProcess":
         """Start `python -m jobscribe.cli` with these arguments. errors: descriptor of its stderr."""
         ours, theirs = os.pipe2(os.O_CLOEXEC)
+        with open(os.devnull, "rb") as null, os.fdopen(theirs, "wb"):
+            pid = self._start(args, environment, "/", (null.fileno(), theirs, errors))
+        return ForkedProcess(self, list(args), pid, os.fdopen(ours, "rb"))
+
+    def run(
+        self,
+        args: Sequence[str],
+        environment: dict[str, str],
+        folder: str,
+        given: str,
+        timeout: float,
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run `python -m jobscribe.cli` with these arguments to its end. given: its stdin."""
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+            files[0].write(given.encode())
+            files[0].seek(0)
+            pid = self._start(args, environment, folder, [f.fileno() for f in files])
+            process = ForkedProcess(self, list(args), pid, None)
+            try:
+                code = process.wait(timeout)
+            finally:
+                process.kill()
+            out, err = (os.pread(f.fileno(), os.fstat(f.fileno()).st_size, 0) for f in files[1:])
+        return subprocess.CompletedProcess(list(args), code, out.decode(), err.decode())
+
+    def _start(
+        self, args: Sequence[str], environment: dict[str, str], folder: str, files: Sequence[int]
+    ) -> int:
         request = {
             "arguments": list(args),
             "environment": environment,
+            "folder": folder,
             "limits": [(number, resource.getrlimit(number)) for number in _LIMITS],
             "umask": _umask(),
         }
-        try:
-            said = self.ask(request, (theirs, errors))
-        finally:
-            os.close(theirs)
-        return ForkedProcess(self, list(args), said["pid"], os.fdopen(ours, "rb"))
+        pid: int = self.ask(request, files)["pid"]
+        return pid
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> Any:
         with self._lock:
@@ -100,7 +131,9 @@ class ForkedProcess:
     polled, like a child.
     """
 
-    def __init__(self, server: ForkServer, args: list[str], pid: int, stdout: IO[bytes]) -> None:
+    def __init__(
+        self, server: ForkServer, args: list[str], pid: int, stdout: IO[bytes] | None
+    ) -> None:
         self.args, self.pid, self.stdout = args, pid, stdout
         self.returncode: int | None = None
         self._server = server
@@ -129,6 +162,13 @@ class ForkedProcess:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def communicate(self, timeout: float | None = None) -> tuple[bytes, None]:
+        """Return its stdout and None, as stderr is no pipe. Its stdout must fit into the pipe."""
+        assert self.stdout is not None
+        self.wait(timeout)
+        with self.stdout:
+            return self.stdout.read(), None
+
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
 
@@ -148,7 +188,7 @@ def _umask() -> int:
 def _serve(tests: socket.socket) -> list[str] | None:
     """Answer requests. Return the arguments in a forked process, None when the tests have ended."""
     while True:
-        packet, fds, _, _ = socket.recv_fds(tests, _PACKET, 2)
+        packet, fds, _, _ = socket.recv_fds(tests, _PACKET, 3)
         if not packet:
             return None
         request = json.loads(packet)
@@ -167,10 +207,11 @@ def _serve(tests: socket.socket) -> list[str] | None:
         tests.send(json.dumps(answer).encode())
 
 
-def _become(request: dict[str, Any], stdout: int, stderr: int) -> None:
-    os.dup2(stdout, 1)
-    os.dup2(stderr, 2)
-    os.closerange(3, max(stdout, stderr) + 1)
+def _become(request: dict[str, Any], *files: int) -> None:
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.closerange(3, max(files) + 1)
+    os.chdir(request["folder"])
     os.umask(request["umask"])
     for number, limits in request["limits"]:
         if resource.getrlimit(number) != tuple(limits):
@@ -193,11 +234,17 @@ def follow_environment() -> None:
 def _main() -> None:
     gc.disable()
     import jobscribe.cli.__main__
+    import jobscribe.cli.job.status
+    import jobscribe.cli.job.submit
+    import jobscribe.cli.job.why
     import jobscribe.cli.services.up
+    import jobscribe.client.sync_client
     import jobscribe.service.settings.loader
+    import jobscribe.service.site.exit_table_file
     import jobscribe.service.systemd
     import jobscribe.supervisor.app
 
+    jobscribe.service.site.exit_table_file.load(None)
     gc.freeze()
     gc.enable()
     sys.path[0] = "/"  # as with -m in this directory

@@ -125,6 +125,22 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
+def run_command(
+    *words: str,
+    given: str = "",
+    cwd: Path | str = "/",
+    timeout: float = 100.0,
+    **env: str,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a jobscribe command to its end, forked from a process with its imports done. given: its
+    stdin. env: added to its variables, of which it inherits no settings.
+    """
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+    env = inherited | {"PYTHONPATH": PYTHON_PATH} | env
+    assert can_fork(sys.executable, {"PYTHONPATH": env["PYTHONPATH"]}, PYTHON_PATH)
+    return fork_server(PYTHON_PATH).run(words, env, str(cwd), given, timeout)
+
+
 class SupervisorProcess:
     """A root and its supervisor.
 
@@ -215,15 +231,20 @@ class SupervisorProcess:
             | self._env
         )
 
-    def fork_or_launch(self) -> "subprocess.Popen[bytes] | ForkedProcess":
+    def fork_or_launch(self, *more: str) -> "subprocess.Popen[bytes] | ForkedProcess":
         """Start a supervisor process as `start` does, and return at once."""
         python, *args = self.arguments()
         if args[:2] != ["-m", "jobscribe.cli"] or self._before is not None:
-            return self.launch()
+            return self.launch(*more)
         if not can_fork(python, self._env, PYTHON_PATH):
-            return self.launch()
+            return self.launch(*more)
+        args = [*args[2:], *more]
         with (self.place / "up.log").open("ab") as log:
-            return fork_server(PYTHON_PATH).fork(args[2:], self._environment(), log.fileno())
+            return fork_server(PYTHON_PATH).fork(args, self._environment(), log.fileno())
+
+    def command(self, *words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+        """Run a jobscribe command with access to this root. options: see `run_command`."""
+        return run_command("--root", str(self.root), *words, **options)
 
     def start(self) -> "SupervisorProcess":
         """Start the supervisor and return when it is ready. A fork server starts it, unless it

@@ -123,14 +123,7 @@ class SlurmSupervisor:
         """Run a jobscribe command that must end with this code and show no traceback; return its
         standard output and standard error.
         """
-        done = subprocess.run(
-            self.words(*args),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECS,
-            env=environment(),
-        )
+        done = self.site.command(*args, timeout=SECS)
         assert done.returncode == code, (args, done.returncode, done.stdout, done.stderr)
         check_plain(done.stdout + done.stderr)
         return done.stdout, done.stderr
