@@ -2,6 +2,7 @@
 memory.
 """
 
+import os
 import tracemalloc
 from collections.abc import Iterable
 from typing import Any, get_args
@@ -443,7 +444,7 @@ def test_every_message_is_here() -> None:
     assert ARBITRARY.keys() == DIRECTION.keys()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=1_000 if os.environ.get("SOAK") else 30, deadline=None)
 @pytest.mark.parametrize("kind", ARBITRARY, ids=lambda k: k.__name__)
 @given(data=st.data())
 def test_a_message_comes_out_as_it_went_in(kind: type, data: st.DataObject) -> None:
