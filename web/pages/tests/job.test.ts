@@ -146,7 +146,7 @@ test("usage over time has what was requested and where memory ran out", () => {
   const plots = usagePlots(USAGE, () => true, LIVED, asked);
   assert.deepEqual(
     plots.map((p) => p.title),
-    ["CPU", "Memory", "Disk"],
+    ["CPU (100 % is one core)", "Memory", "Disk"],
   );
   const [cpu, memory, disk] = plots;
   assert.deepEqual(

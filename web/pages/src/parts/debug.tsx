@@ -78,7 +78,7 @@ function Stops({ jid }: { jid: string }): JSX.Element {
   }, [reload]);
   return (
     <section>
-      <h3>Processes that wait for a debugger</h3>
+      <h2>Processes that wait for a debugger</h2>
       {stops.error && <ErrorMessage error={stops.error} again={stops.reload} />}
       {!stops.data && !stops.error && <Loading what="the list" />}
       {stops.data?.stops.length === 0 && (
@@ -123,7 +123,7 @@ function Profiles(props: { jid: string; active: boolean; view: JobView }): JSX.E
   const shown = found.find((p) => p.name === view.file);
   return (
     <section>
-      <h3>Profiles</h3>
+      <h2>Profiles</h2>
       {files.error && <ErrorMessage error={files.error} again={files.reload} />}
       {!files.data && !files.error && <Loading what="profiles" />}
       {files.data && found.length === 0 && (
@@ -205,7 +205,7 @@ function Cores({ jid, tasks }: { jid: string; tasks: TasksReply | undefined }): 
   );
   return (
     <section>
-      <h3>Core files</h3>
+      <h2>Core files</h2>
       {found.length === 0 ? (
         <p class="soft">
           None. A job submitted with <code>--core</code> keeps the core file of a crash.

@@ -13,6 +13,7 @@ import {
   hottest,
   type Profile,
 } from "../text/flame.ts";
+import { duration, plural } from "../text/format.ts";
 import { filePath } from "./files.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Plot } from "./plot.tsx";
@@ -44,10 +45,25 @@ export function ProfileView({ jid, profile }: { jid: string; profile: Profile })
       </>
     );
   }
-  return <Flame text={text} title={`${profile.tool} of ${profile.task}, ${profile.program}`} />;
+  return (
+    <Flame
+      text={text}
+      title={`${profile.tool} of ${profile.task}, ${profile.program}`}
+      amount={profile.tool === "cpu sampler" ? cpuTime : samples}
+    />
+  );
 }
 
-function Flame({ text, title }: { text: string; title: string }): JSX.Element {
+/** Counts of the sampler are microseconds of CPU time. */
+const cpuTime = (count: number): string => `${duration(count / 1e6)} of CPU time`;
+const samples = (count: number): string => plural(count, "sample");
+
+function Flame(props: {
+  text: string;
+  title: string;
+  amount: (count: number) => string;
+}): JSX.Element {
+  const { text, title, amount } = props;
   const root = useMemo(() => flameTree(text), [text]);
   const [path, setPath] = useState<string[]>([]);
   const [at, setAt] = useState<Box>();
@@ -68,7 +84,7 @@ function Flame({ text, title }: { text: string; title: string }): JSX.Element {
   return (
     <>
       <div class="flame-head">
-        <h4>{title}</h4>
+        <h3>{title}</h3>
         <button type="button" disabled={path.length === 0} onClick={() => setPath([])}>
           Whole profile
         </button>
@@ -102,15 +118,13 @@ function Flame({ text, title }: { text: string; title: string }): JSX.Element {
         ))}
       </div>
       <p class="flame-said soft number" role="status">
-        {at
-          ? said(at, root.total)
-          : `${shown.total.toLocaleString()} samples. Choose a frame to zoom.`}
+        {at ? said(at, root.total, amount) : `${amount(shown.total)}. Choose a frame to zoom.`}
       </p>
       <details>
-        <summary class="soft">Functions with the most samples</summary>
-        <Scroll label="Functions with the most samples">
+        <summary class="soft">Functions that take the most</summary>
+        <Scroll label="Functions that take the most">
           <table class="flat">
-            <caption class="hidden">Functions with the most samples</caption>
+            <caption class="hidden">Functions that take the most</caption>
             <thead>
               <tr>
                 {["Function", "Itself", "With what it calls"].map((head) => (
@@ -138,8 +152,8 @@ function Flame({ text, title }: { text: string; title: string }): JSX.Element {
 
 const percent = (share: number): string => `${(share * 100).toFixed(1)} %`;
 
-const said = ({ frame }: Box, all: number): string =>
-  `${frame.name}: ${percent(frame.total / all)} with what it calls, ${percent(frame.self / all)} itself, ${frame.total.toLocaleString()} samples`;
+const said = ({ frame }: Box, all: number, amount: (count: number) => string): string =>
+  `${frame.name}: ${percent(frame.total / all)} with what it calls, ${percent(frame.self / all)} itself, ${amount(frame.total)}`;
 
 /** The file of a function chooses its colour. */
 function colour(name: string): number {

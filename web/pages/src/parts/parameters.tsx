@@ -4,11 +4,9 @@ import "./parameters.css";
 import type { JSX } from "preact";
 import { data } from "../api.ts";
 import { useRemote } from "../remote.ts";
-import { jobPath } from "../site.ts";
 import { commands, type DefinitionReply, groups, masked } from "../text/definition.ts";
 import { sentence } from "../text/format.ts";
 import type { JobView } from "../text/job_view.ts";
-import { formatView } from "../text/job_view.ts";
 import { CloneEditor } from "./clone_editor.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 
@@ -26,28 +24,24 @@ export function Parameters(props: {
   if (definition.error) return <ErrorMessage error={definition.error} again={definition.reload} />;
   if (!definition.data) return <Loading what="the parameters" />;
   if (view.edit) return <CloneEditor jid={jid} reply={definition.data} view={view} />;
-  return <Shown jid={jid} reply={definition.data} view={view} />;
+  return <Shown reply={definition.data} />;
 }
 
-function Shown(props: { jid: string; reply: DefinitionReply; view: JobView }): JSX.Element {
-  const { jid, reply, view } = props;
+function Shown({ reply }: { reply: DefinitionReply }): JSX.Element {
   return (
     <div class="pad parameters">
-      <div class="buttons">
-        <a class="button" href={jobPath(jid) + formatView({ ...view, edit: true })}>
-          Clone and edit
-        </a>
-      </div>
       {commands(reply).map(([role, text]) => (
         <section key={role}>
-          <h3>{role ? `Command of ${role}` : "Command"}</h3>
-          <pre class="code">{text}</pre>
+          <h2>{role ? `Command of ${role}` : "Command"}</h2>
+          <section class="code" tabIndex={0} aria-label={role ? `Command of ${role}` : "Command"}>
+            <pre>{text}</pre>
+          </section>
         </section>
       ))}
       <div class="parameter-groups">
         {groups(reply).map((group) => (
           <section key={group.title}>
-            <h3>{group.title}</h3>
+            <h2>{group.title}</h2>
             <dl class="pairs">
               {group.rows.map(([name, value]) => (
                 <div key={name}>
@@ -61,8 +55,10 @@ function Shown(props: { jid: string; reply: DefinitionReply; view: JobView }): J
       </div>
       {reply.app && (
         <section>
-          <h3>Inputs</h3>
-          <pre class="code">{masked(JSON.stringify(reply.definition.data, null, 2))}</pre>
+          <h2>Inputs</h2>
+          <section class="code" tabIndex={0} aria-label="Inputs">
+            <pre>{masked(JSON.stringify(reply.definition.data, null, 2))}</pre>
+          </section>
         </section>
       )}
       <Notes reply={reply} />

@@ -40,7 +40,7 @@ export function Plot(props: PlotProps): JSX.Element {
     return (
       <section class="plot" aria-label={plot.title}>
         <div class="plot-head">
-          <h3>{plot.title}</h3>
+          <strong class="plot-title">{plot.title}</strong>
         </div>
         <p class="plot-empty">{props.empty ?? "There are no values yet."}</p>
       </section>
@@ -65,7 +65,7 @@ function Drawn({ plot, since: given, sync }: PlotProps): JSX.Element {
   return (
     <section class="plot" aria-label={plot.title}>
       <div class="plot-head">
-        <h3>{plot.title}</h3>
+        <strong class="plot-title">{plot.title}</strong>
         <fieldset class="plot-tools" aria-label={`Tools of the plot ${plot.title}`}>
           {given === undefined && plot.x.time && plot.x.start !== undefined && (
             <button type="button" aria-pressed={own} onClick={() => setOwn(!own)}>

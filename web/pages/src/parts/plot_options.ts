@@ -83,7 +83,10 @@ export function options(
       x: { time: Boolean(plot.x.time) && !shown.since },
       y: shown.log
         ? { distr: 3, log: isBytes(plot.y.unit) ? 2 : 10 }
-        : { range: (_u, least, most) => linearRange(least, most) },
+        : {
+            range: (_u, least, most) =>
+              linearRange(plot.y.zero ? Math.min(0, least ?? 0) : least, most),
+          },
     },
     // half of the widest text of a tick: the last one is never clipped
     padding: [10, 34, 0, 0],

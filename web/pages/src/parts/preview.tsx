@@ -58,6 +58,8 @@ function joined(first: Uint8Array, second: Uint8Array): Uint8Array<ArrayBuffer> 
   return out;
 }
 
+const leaf = (name: string): string => name.slice(name.lastIndexOf("/") + 1);
+
 export function Preview(props: {
   jid: string;
   name: string;
@@ -83,7 +85,7 @@ export function Preview(props: {
   return (
     <section class="preview" aria-label={`Preview of ${name}`}>
       <div class="preview-head">
-        <h3>{name}</h3>
+        <h2>{name}</h2>
         {part && <span class="soft number">{size(part.whole)}</span>}
         <a class="button" href={filePath(jid, name)} download target="_self">
           <Icon name="download" />
@@ -177,7 +179,7 @@ function TableView(props: { name: string; text: string; cut: boolean }): JSX.Ele
   const [shown, setShown] = useState<"plot" | "table">(numeric.length ? "plot" : "table");
   const [chosen, setChosen] = useState<number>();
   const x = chosen ?? likelyAxis(found);
-  const plot = useMemo(() => tablePlot(found, x, name), [found, x, name]);
+  const plot = useMemo(() => tablePlot(found, x, leaf(name)), [found, x, name]);
   const isWhole = !cut && found.rows.length < TABLE_ROWS;
   return (
     <>

@@ -138,7 +138,7 @@ function EfficiencyCards({ found }: { found: Efficiency[] }): JSX.Element | null
   return (
     <dl class="efficiency">
       {found.map((e) => (
-        <div key={e.name} data-advice={e.advice !== ""} data-known={e.share !== null}>
+        <div key={e.name} data-advice={e.advice !== ""} data-good={(e.share ?? 0) >= 0.5}>
           <dt>{e.name} efficiency</dt>
           <dd class="number">
             {e.text}

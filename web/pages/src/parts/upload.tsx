@@ -1,7 +1,7 @@
 /** Choose or drop files for the run directory. */
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { ApiError } from "../api.ts";
 import { sentence } from "../text/format.ts";
 import { upload } from "../upload.ts";
@@ -15,6 +15,7 @@ interface Sending {
 export function Upload(props: { jid: string; active: boolean; onDone: () => void }): JSX.Element {
   const { jid, active } = props;
   const [sending, setSending] = useState<Sending>();
+  const input = useRef<HTMLInputElement>(null);
   const [over, setOver] = useState(false);
   const send = async (file: File, replace = false): Promise<void> => {
     setSending({ name: file.name, share: 0 });
@@ -55,20 +56,24 @@ export function Upload(props: { jid: string; active: boolean; onDone: () => void
         void sendAll(e.dataTransfer?.files);
       }}
     >
-      <label>
-        <span class="soft">Upload files </span>
-        <input
-          type="file"
-          multiple
-          disabled={sending !== undefined}
-          onChange={(e) => {
-            const input = e.currentTarget;
-            void sendAll(input.files).then(() => {
-              input.value = "";
-            });
-          }}
-        />
-      </label>
+      <input
+        type="file"
+        class="hidden"
+        multiple
+        tabIndex={-1}
+        aria-hidden="true"
+        ref={input}
+        onChange={(e) => {
+          const field = e.currentTarget;
+          void sendAll(field.files).then(() => {
+            field.value = "";
+          });
+        }}
+      />
+      <button type="button" disabled={sending !== undefined} onClick={() => input.current?.click()}>
+        Upload files …
+      </button>
+      <span class="soft drop-hint">or drop them here</span>
       {sending && (
         <>
           <progress aria-label={`Upload of ${sending.name}`} max={1} value={sending.share} />

@@ -42,7 +42,6 @@ export interface Group {
 const LABELS: Record<string, string> = {
   after: "Waits for",
   cpu: "Cores",
-  clonedFrom: "Cloned from",
   computeModel: "Compute model",
   cores: "Cores per process",
   debug: "Hold failed tasks for",
@@ -82,7 +81,7 @@ const SECONDS = new Set(
 );
 const MEGABYTES = new Set(["memory", "shm"]);
 /** Shown in groups of their own. */
-const APART = new Set(["roles", "command", "env", "batch", "data"]);
+const APART = new Set(["roles", "command", "env", "batch", "data", "clonedFrom"]);
 
 const label = (key: string): string => LABELS[key] ?? key;
 
@@ -92,12 +91,21 @@ function valueText(key: string, value: unknown): string {
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (key === "after" && Array.isArray(value))
     return value.map((a) => `${object(a).job} (${object(a).on})`).join(", ");
+  if (key === "retry" && isObject(value)) return retryText(value);
   if (Array.isArray(value)) return value.map(String).join(", ");
   if (isObject(value))
     return Object.entries(value)
       .map(([k, v]) => `${k}: ${typeof v === "object" ? JSON.stringify(v) : v}`)
       .join(", ");
   return String(value);
+}
+
+/** Retries without a word are those of `Retry` in protocol/jobs/roles.py. */
+function retryText(value: Values): string {
+  const count = value.count ?? value.retryCount ?? 0;
+  const platform = value.platform ?? value.maxPlatformRetries ?? 3;
+  const times = (n: unknown): string => (n === -1 ? "without limit" : String(n));
+  return `${times(count)} after failures of the program, ${times(platform)} of the platform`;
 }
 
 const rowsOf = (values: Values): [string, string][] =>

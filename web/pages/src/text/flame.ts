@@ -51,7 +51,7 @@ export interface Box {
   width: number;
 }
 
-const NARROWEST = 0.0015;
+const NARROWEST = 0.004;
 const MOST_BOXES = 3000;
 
 /** Return the frame at a path, or the root if it is not there. */

@@ -28,7 +28,8 @@ export interface PlotData {
   title: string;
   /** Ascending. Unix seconds if `time` is set. start: for times since then. */
   x: PlotAxis & { values: number[]; time?: boolean; start?: number };
-  y: PlotAxis;
+  /** zero: the axis begins at 0. */
+  y: PlotAxis & { zero?: boolean };
   series: PlotSeries[];
   lines?: PlotLine[];
   marks?: PlotMark[];

@@ -194,9 +194,9 @@ export function usagePlots(
   const plots: [PlotData, boolean][] = [
     [
       {
-        title: "CPU",
+        title: "CPU (100 % is one core)",
         x,
-        y: { name: "CPU, 100 % is one core", unit: "%" },
+        y: { name: "CPU", unit: "%", zero: true },
         series: each("cpuPercent"),
         lines: requested("cores", 100),
       },
@@ -206,24 +206,35 @@ export function usagePlots(
       {
         title: "Memory",
         x,
-        y: { name: "Memory", unit: "B" },
+        y: { name: "Memory", unit: "B", zero: true },
         series: each("memoryBytes"),
         lines: requested("memory", 1),
         marks,
       },
       true,
     ],
-    [{ title: "GPU", x, y: { name: "GPU", unit: "%" }, series: each("gpuPercent") }, false],
+    [
+      { title: "GPU", x, y: { name: "GPU", unit: "%", zero: true }, series: each("gpuPercent") },
+      false,
+    ],
     [
       {
         title: "GPU memory",
         x,
-        y: { name: "GPU memory", unit: "B" },
+        y: { name: "GPU memory", unit: "B", zero: true },
         series: each("gpuMemoryBytes"),
       },
       false,
     ],
-    [{ title: "Disk", x, y: { name: "Read and written", unit: "B/s" }, series: transfers }, false],
+    [
+      {
+        title: "Disk",
+        x,
+        y: { name: "Read and written", unit: "B/s", zero: true },
+        series: transfers,
+      },
+      false,
+    ],
   ];
   return plots.flatMap(([plot, always]) => (always || known(plot.series) ? [plot] : []));
 }
