@@ -2,6 +2,7 @@
 objects get the same answer.
 """
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -65,6 +66,13 @@ def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dic
         case "jobRetryPage" | "runCancelPage":
             asked = {"computeJid": f"{ANN}-{sid}-oddReport", "reqId": f"{api}-{sid}"}
             return "POST", f"/page-data/{api[:3]}-{api[3:-4].lower()}", {"json": asked}
+        case "jobClonePage":
+            asked = {"computeJid": f"{ANN}-{sid}-oddReport", "reqId": f"{api}-{sid}"}
+            return "POST", "/page-data/job-clone", {"json": {**asked, "definition": {}}}
+        case "putJobFilePage":
+            query = f"name=a&size=1&sha256={hashlib.sha256(b'a').hexdigest()}"
+            path = f"/page-data/job-file/{ANN}-{sid}-oddReport?{query}"
+            return "PUT", path, {"data": b"a", **headers}
         case _ if api in PAGES:
             name = PAGES[api]
             return "POST", f"/page-data/{name}", {"json": {"computeJid": f"{ANN}-{sid}-oddReport"}}
@@ -83,12 +91,15 @@ PAGES = {
     "jobTagPage": "job-tag",
     "jobWhyPage": "job-why",
     "jobLogPage": "job-log",
+    "jobDefinitionPage": "job-definition",
 }
 ON_A_RUN = [
     *PAGES,
     "jobOutputPage",
     "tracePage",
     "jobRetryPage",
+    "jobClonePage",
+    "putJobFilePage",
     "runCancelPage",
     "runStatus",
     "runCancel",
@@ -106,6 +117,7 @@ ON_A_RUN = [
 ABOUT_ONESELF = {
     "jobSearchPage",
     "jobSearchSitePage",
+    "debugListSitePage",
     "whoamiSitePage",
     "runSimulation",
     "statelessCompute",
@@ -168,8 +180,8 @@ def test_nobody_learns_nothing(real: FrontEnd, anns_run: dict[str, Any], api: st
 def test_the_owner_can_do_it_all(real: FrontEnd, anns_run: dict[str, Any]) -> None:
     ann = real.as_(ANN)
     for api in ON_A_RUN:
-        if api == "jobRetryPage":
-            continue  # it would start another run; tests/web/test_pages.py
+        if api in ("jobRetryPage", "jobClonePage"):
+            continue  # they would start another run; tests/web/test_pages.py, test_job_edits.py
         method, path, options = operation(api, SID, anns_run["computeJobSerial"], "mine.txt")
         answer = ann.ask(method, path, **options)
         # this run has no frames and no such file, and its owner gets that error

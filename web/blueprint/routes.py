@@ -14,6 +14,7 @@ from ..handlers import (
     diagnosis,
     downloads,
     frames,
+    job_edits,
     jobs,
     library,
     page_data,
@@ -112,6 +113,7 @@ _PAGES = (
     _page_data("run-cancel", requests.RunCancel, "Cancel a job", changes=True),
     _page_data("run-release", requests.RunRelease, "Release held tasks of a job", changes=True),
     _page_data("job-tag", requests.JobTag, "Change the tags of a job", changes=True),
+    _site_data("debug-list", requests.DebugList, "Processes that wait for a debugger"),
     _site_data("whoami", None, "The signed-in user, with role and scopes"),
     _site_data(
         "job-search", requests.JobSearch, "Jobs of another user, or of all whom one may see"
@@ -140,6 +142,36 @@ _PAGES = (
         handler=page_data.job_retry,
         takes=page_data.JobRetry,
         about="Start a job again with the same request",
+    ),
+    Route(
+        api="jobDefinitionPage",
+        method="POST",
+        path="/page-data/job-definition",
+        handler=job_edits.job_definition,
+        takes=job_edits.JobNamed,
+        about="The job file that describes a job again, without secrets",
+    ),
+    Route(
+        api="jobClonePage",
+        method="POST",
+        path="/page-data/job-clone",
+        handler=job_edits.job_clone,
+        takes=job_edits.JobClone,
+        about="Submit a changed definition of a job as a new job",
+    ),
+    Route(
+        api="putJobFilePage",
+        method="PUT",
+        path=f"/page-data/job-file/{_JID}",
+        handler=job_edits.put_job_file,
+        query=(
+            Variable("name", "path below the run directory"),
+            Variable("sha256", "of the whole file", "^[0-9a-f]{64}$"),
+            Variable("size", "of the whole file", None),
+            Variable("offset", "of this part", None),
+            Variable("replace", "true: also over an existing file", "^(true|false)$"),
+        ),
+        about="Store a part of a file in the run directory of a job",
     ),
     Route(
         api="jobFilePage",

@@ -30,7 +30,7 @@ def put_lib_file(v: RequestContext) -> bytes:
     if length is None:
         raise Refusal("badRequest", "an upload needs its length (Content-Length)")
     v.log(None, {"simulationType": type_, "name": file, "size": length})
-    return v.upstream.upload(_path("lib-file", v.uid, type_, file), _pieces(v, length), length)
+    return v.upstream.upload(_path("lib-file", v.uid, type_, file), pieces(v, length), length)
 
 
 def delete_lib_file(v: RequestContext) -> bytes:
@@ -39,7 +39,8 @@ def delete_lib_file(v: RequestContext) -> bytes:
     return v.upstream.exchange("DELETE", _path("lib-file", v.uid, type_, file))
 
 
-def _pieces(v: RequestContext, length: int) -> Iterator[bytes]:
+def pieces(v: RequestContext, length: int) -> Iterator[bytes]:
+    """Yield the body. Raises Refusal if it is cut off."""
     left = length
     while left > 0:
         try:

@@ -131,6 +131,11 @@ def job_output(v: RequestContext) -> flask.Response:
     return downloads.whole_log(v, request)
 
 
+def own_jid(v: RequestContext, jid: str) -> str:
+    """Return the id of a job of this user. Raises Refusal."""
+    return _own(v, jid)
+
+
 def _request(v: RequestContext, type_: type[msgspec.Struct]) -> msgspec.Struct:
     """Return the request of the body for the signed-in user. Raises Refusal."""
     body = v.body(BODIES[type_])

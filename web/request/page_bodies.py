@@ -57,7 +57,7 @@ BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
 #: The same for requests that may be about other users: with `uid`, for which the supervisor looks at
 #: the role of the signed-in user.
 SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
-    type_: _body(type_, _NOT_FOR_PAGES - {"uid"}) for type_ in (requests.JobSearch,)
+    type_: _body(type_, _NOT_FOR_PAGES - {"uid"}) for type_ in (requests.DebugList, requests.JobSearch)
 }
 
 

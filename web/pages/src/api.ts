@@ -13,6 +13,7 @@ export interface RefusalBody {
   error?: unknown;
   advice?: unknown;
   retry?: unknown;
+  problems?: unknown;
 }
 
 export class ApiError extends Error {
@@ -22,6 +23,8 @@ export class ApiError extends Error {
     readonly advice: string,
     readonly http: number,
     readonly retry: boolean,
+    /** Of each field of what was sent. */
+    readonly problems: { path: string; problem: string; right: string }[] = [],
   ) {
     super(sentence);
   }
@@ -74,8 +77,15 @@ export async function refusal(response: Response): Promise<ApiError> {
     text(body.advice, "try again in a moment"),
     response.status,
     typeof body.retry === "boolean" ? body.retry : response.status >= 500,
+    Array.isArray(body.problems) ? body.problems.map(problem) : [],
   );
 }
+
+const problem = (said: Record<string, unknown>): ApiError["problems"][number] => ({
+  path: text(said.path, ""),
+  problem: text(said.problem, "it is not valid"),
+  right: text(said.right, ""),
+});
 
 let active = 0;
 const queued: (() => void)[] = [];

@@ -84,10 +84,14 @@ test("times of the supervisor are local", () => {
 });
 
 test("an address of a job and its view are the same", () => {
-  const view = { tab: "tasks", stream: "stderr", attempt: 2, role: "worker", index: 3 } as const;
+  const task = { stream: "stderr", attempt: 2, role: "worker", index: 3 } as const;
+  const view = { tab: "tasks", ...task, edit: false, file: "" } as const;
   const query = formatView(view);
   assert.equal(query, "?tab=tasks&stream=stderr&attempt=2&role=worker&index=3");
   assert.deepEqual(parseView(query), view);
+  for (const more of ["tab=parameters&edit=1", "tab=files&file=a%2Fb.csv", "tab=debug&file=p"])
+    assert.equal(formatView(parseView(`?${more}`)), `?${more}`);
+  assert.equal(formatView(parseView("?edit=1&file=a")), "");
   assert.equal(formatView(parseView("?tab=odd&stream=x&attempt=-1&index=1e3")), "");
   assert.equal(liveQuery("J", parseView(""), 5), "?computeJid=J&logs=J&tail=5");
   assert.equal(liveQuery("J", parseView("?tab=files"), 5), "?computeJid=J");

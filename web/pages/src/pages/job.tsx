@@ -6,15 +6,17 @@ import { useLocation, useRoute } from "preact-iso";
 import { ask, data } from "../api.ts";
 import { type JobRow, type SearchReply, type Status, titleOf } from "../jobs.ts";
 import { useLive } from "../live.ts";
+import { Debug } from "../parts/debug.tsx";
 import { Events } from "../parts/events.tsx";
 import { Files } from "../parts/files.tsx";
 import { Frame } from "../parts/frame.tsx";
 import { JobHead } from "../parts/job_head.tsx";
 import { Log, type LogState } from "../parts/log.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
+import { Parameters } from "../parts/parameters.tsx";
 import { Resources } from "../parts/resources.tsx";
 import { Tabs } from "../parts/tabs.tsx";
-import { type TasksReply, TasksTable } from "../parts/tasks.tsx";
+import { type Task, type TasksReply, TasksTable } from "../parts/tasks.tsx";
 import { Timeline } from "../parts/timeline.tsx";
 import { WhyCard, type WhyReply } from "../parts/why.tsx";
 import { useRemote } from "../remote.ts";
@@ -41,13 +43,16 @@ import { TerminalText } from "../text/terminal.ts";
 const TAIL = 262_144;
 /** Answers about a job that does not exist, is another user's, or whose id is invalid. */
 const MISSING = [400, 403, 404];
+const NO_TASKS: Task[] = [];
 const LABELS: Record<Tab, string> = {
   log: "Log",
   tasks: "Tasks",
   timeline: "Timeline",
   usage: "Usage",
+  parameters: "Parameters",
   events: "Events",
   files: "Files",
+  debug: "Debug",
 };
 
 export function JobPage(): JSX.Element {
@@ -136,27 +141,63 @@ function Job({ jid }: { jid: string }): JSX.Element {
             selected={view.tab}
             onSelect={(tab) => change({ tab })}
           >
-            {view.tab === "log" && (
-              <Log
-                jid={jid}
-                view={view}
-                log={log.state}
-                tasks={tasks.data?.tasks ?? []}
-                attempts={(tasks.data?.attempts ?? []).map((a) => a.number)}
-                onChange={change}
-              />
-            )}
-            {view.tab === "tasks" && <TasksTable reply={tasks.data} view={view} jid={jid} />}
-            {view.tab === "timeline" && <Timeline jid={jid} position={status.data.position} />}
-            {view.tab === "usage" && <Resources jid={jid} active={!status.data.over} />}
-            {view.tab === "events" && <Events jid={jid} position={status.data.position} />}
-            {view.tab === "files" && <Files jid={jid} active={!status.data.over} />}
+            <JobTab
+              jid={jid}
+              view={view}
+              status={status.data}
+              tasks={tasks.data}
+              log={log.state}
+              onChange={change}
+            />
           </Tabs>
         </>
       ) : (
         !status.error && <Loading what="the job" />
       )}
     </Frame>
+  );
+}
+
+/** The content of the selected tab. */
+function JobTab(props: {
+  jid: string;
+  view: JobView;
+  status: Status;
+  tasks: TasksReply | undefined;
+  log: LogState;
+  onChange: (change: Partial<JobView>) => void;
+}): JSX.Element {
+  const { jid, view, status, tasks, log, onChange } = props;
+  return (
+    <>
+      {view.tab === "log" && (
+        <Log
+          jid={jid}
+          view={view}
+          log={log}
+          tasks={tasks?.tasks ?? []}
+          attempts={(tasks?.attempts ?? []).map((a) => a.number)}
+          onChange={onChange}
+        />
+      )}
+      {view.tab === "tasks" && <TasksTable reply={tasks} view={view} jid={jid} />}
+      {view.tab === "timeline" && <Timeline jid={jid} position={status.position} />}
+      {view.tab === "usage" && (
+        <Resources
+          jid={jid}
+          active={!status.over}
+          view={view}
+          tasks={tasks?.tasks ?? NO_TASKS}
+          onChange={onChange}
+        />
+      )}
+      {view.tab === "parameters" && (
+        <Parameters jid={jid} view={view} serial={status.computeJobSerial} />
+      )}
+      {view.tab === "events" && <Events jid={jid} position={status.position} />}
+      {view.tab === "files" && <Files jid={jid} active={!status.over} view={view} />}
+      {view.tab === "debug" && <Debug jid={jid} active={!status.over} view={view} tasks={tasks} />}
+    </>
   );
 }
 

@@ -95,7 +95,8 @@ function Notices(): JSX.Element {
 }
 
 function Navigation(): JSX.Element {
-  const { path: current } = useLocation();
+  // without a router (nobody is signed in) there is no path
+  const { path: current = "" } = useLocation();
   const shown = ENTRIES.filter((entry) => !entry.admin || isAdmin());
   return (
     <>

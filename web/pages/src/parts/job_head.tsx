@@ -6,11 +6,12 @@ import { ApiError, data, requestId } from "../api.ts";
 import { CancelDialog } from "../cancel.tsx";
 import { now } from "../clock.ts";
 import { isActive, type JobRow, plainCommand, type Status, titleOf } from "../jobs.ts";
-import { path } from "../site.ts";
-import { duration, moment, sentence } from "../text/format.ts";
+import { jobPath, path } from "../site.ts";
+import { duration, moment, plural, sentence } from "../text/format.ts";
 import { notify } from "./frame.tsx";
 import { Icon } from "./icons.tsx";
 import { StateBadge } from "./state.tsx";
+import { Tags } from "./tags.tsx";
 import type { Task } from "./tasks.tsx";
 
 export function JobHead(props: {
@@ -32,7 +33,7 @@ export function JobHead(props: {
         <Actions {...props} />
       </div>
       {row?.name && row.command && <code class="command">{plainCommand(row.command)}</code>}
-      <Facts status={status} row={row} />
+      <Facts jid={jid} status={status} row={row} onChanged={props.onChanged} />
     </header>
   );
 }
@@ -57,10 +58,31 @@ function CopyId({ jid }: { jid: string }): JSX.Element {
   );
 }
 
-function Facts({ status, row }: { status: Status; row: JobRow | undefined }): JSX.Element {
+/** How far a run is, as a bar, with the frames that are there. */
+function ProgressFact({ status }: { status: Status }): JSX.Element | null {
+  const { percentComplete, frameCount } = status.parallelStatus ?? {};
+  if (status.state !== "running" || percentComplete === undefined) return null;
+  const frames = frameCount ? `, ${plural(frameCount, "frame")}` : "";
+  return (
+    <div>
+      <dt>Progress</dt>
+      <dd class="number job-progress">
+        <progress aria-label="Progress" max={100} value={percentComplete} />
+        {Math.round(percentComplete)} %{frames}
+      </dd>
+    </div>
+  );
+}
+
+function Facts(props: {
+  jid: string;
+  status: Status;
+  row: JobRow | undefined;
+  onChanged: () => void;
+}): JSX.Element {
+  const { jid, status, row, onChanged } = props;
   const started = status.computeJobStart;
   const ended = status.computeJobEnd;
-  const percent = status.parallelStatus?.percentComplete;
   const facts: [string, string][] = [];
   if (status.computeJobQueued) facts.push(["Submitted", moment(status.computeJobQueued)]);
   if (started) facts.push(["Started", moment(started)]);
@@ -72,10 +94,6 @@ function Facts({ status, row }: { status: Status; row: JobRow | undefined }): JS
   if (row) facts.push(["Driver", row.driver]);
   if (row?.queue) facts.push(["Queue", row.queue]);
   if (row && row.simulationType !== "command") facts.push(["App", row.simulationType]);
-  if (status.tags?.length) facts.push(["Tags", status.tags.join(", ")]);
-  if (percent !== undefined && status.state === "running") {
-    facts.push(["Progress", `${Math.round(percent)} %`]);
-  }
   return (
     <dl class="facts">
       {facts.map(([name, value]) => (
@@ -84,6 +102,8 @@ function Facts({ status, row }: { status: Status; row: JobRow | undefined }): JS
           <dd class="number">{value}</dd>
         </div>
       ))}
+      <ProgressFact status={status} />
+      <Tags jid={jid} tags={status.tags ?? []} onChanged={onChanged} />
     </dl>
   );
 }
@@ -119,6 +139,9 @@ function Actions(props: {
           Run again
         </button>
       )}
+      <a class="button" href={`${jobPath(jid)}?tab=parameters&edit=1`}>
+        Clone and edit
+      </a>
       {canceling && (
         <CancelDialog jids={[jid]} onClose={() => setCanceling(false)} onDone={onChanged} />
       )}

@@ -1,19 +1,46 @@
-/** Resource usage of a job: what its tasks use now, and their totals and peaks. */
+/** Resource usage of a job: over time with what was requested, its efficiency, totals and peaks. */
 
+import "./resources.css";
 import type { JSX } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { data } from "../api.ts";
+import { now } from "../clock.ts";
 import { useRemote } from "../remote.ts";
-import { type Amount, type MetricsReply, measures } from "../text/measures.ts";
+import type { DefinitionReply } from "../text/definition.ts";
+import type { JobView } from "../text/job_view.ts";
+import { type Amount, measures } from "../text/measures.ts";
+import {
+  askedBy,
+  type Efficiency,
+  efficiency,
+  type Lived,
+  type UsageReply,
+  usagePlots,
+} from "../text/usage_plots.ts";
 import { ErrorMessage, Loading } from "./messages.tsx";
+import { Plot } from "./plot.tsx";
 import { Scroll } from "./scroll.tsx";
 
 /** Samples of usage are no events, so the stream does not name them. */
 const ASK_MS = 5000;
 
-export function Resources({ jid, active }: { jid: string; active: boolean }): JSX.Element {
-  const usage = useRemote<MetricsReply>(`usage ${jid} ${active}`, (signal) =>
-    data("job-metrics", { computeJid: jid }, signal),
+export function Resources(props: {
+  jid: string;
+  active: boolean;
+  view: JobView;
+  tasks: Lived[];
+  onChange: (change: Partial<JobView>) => void;
+}): JSX.Element {
+  const { jid, active, view, tasks } = props;
+  const { role, index } = view;
+  const one = role ? { role, index } : {};
+  const usage = useRemote<UsageReply>(
+    `usage ${jid} ${active} ${role}/${index}`,
+    (signal) => data("job-metrics", { computeJid: jid, series: true, ...one }, signal),
+    true,
+  );
+  const definition = useRemote<DefinitionReply>(`definition ${jid}`, (signal) =>
+    data("job-definition", { computeJid: jid }, signal),
   );
   const { reload } = usage;
   useEffect(() => {
@@ -21,10 +48,110 @@ export function Resources({ jid, active }: { jid: string; active: boolean }): JS
     const timer = setInterval(reload, ASK_MS);
     return () => clearInterval(timer);
   }, [active, reload]);
+  const [since, setSince] = useState(false);
+  const asked = useMemo(() => askedBy(definition.data?.definition ?? {}), [definition.data]);
+  const plots = useMemo(
+    () =>
+      usage.data
+        ? usagePlots(
+            usage.data,
+            (t) => !role || (t.role === role && t.index === index),
+            tasks,
+            asked,
+          )
+        : [],
+    [usage.data, role, index, tasks, asked],
+  );
   if (usage.error) return <ErrorMessage error={usage.error} again={usage.reload} />;
-  if (!usage.data) return <Loading what="the usage" />;
+  if (!usage.data || definition.loading) return <Loading what="the usage" />;
   const found = measures(usage.data);
   if (found.length === 0) return <p class="pad soft">No usage is known.</p>;
+  const drawn = plots.some((p) => p.x.values.length > 0);
+  return (
+    <div class="pad usage">
+      <EfficiencyCards found={efficiency(usage.data, tasks, asked, now.value)} />
+      <div class="usage-head">
+        {tasks.length > 1 && (
+          <label>
+            <span class="hidden">Task</span>
+            <select
+              value={role ? `${role}/${index}` : ""}
+              onChange={(e) => {
+                const [name = "", n = "0"] = e.currentTarget.value.split("/");
+                props.onChange({ role: name, index: Number(n) });
+              }}
+            >
+              <option value="">All tasks</option>
+              {tasks.map((t) => (
+                <option value={`${t.role}/${t.index}`} key={`${t.role}/${t.index}`}>
+                  {t.role}/{t.index}
+                </option>
+              ))}
+            </select>
+          </label>
+        )}
+        {drawn && (
+          <label>
+            <span class="hidden">Time axis</span>
+            <select
+              value={since ? "since" : "local"}
+              onChange={(e) => setSince(e.currentTarget.value === "since")}
+            >
+              <option value="local">Local time</option>
+              <option value="since">Time since start</option>
+            </select>
+          </label>
+        )}
+      </div>
+      {drawn ? (
+        <div class="usage-plots">
+          {plots.map((plot) => (
+            <Plot key={plot.title} plot={plot} since={since} sync={`usage ${jid}`} />
+          ))}
+        </div>
+      ) : (
+        <p class="plot-empty">
+          {active
+            ? "The first values arrive a few seconds after the start."
+            : "No values over time are kept of this run."}
+        </p>
+      )}
+      {drawn ? (
+        <details class="usage-table">
+          <summary>Totals and peaks</summary>
+          <Totals found={found} attempt={usage.data.attempt} />
+        </details>
+      ) : (
+        <Totals found={found} attempt={usage.data.attempt} />
+      )}
+      {view.attempt > 0 && view.attempt !== usage.data.attempt && (
+        <p class="soft">
+          Values are kept of the latest attempt only. These are of attempt {usage.data.attempt}.
+        </p>
+      )}
+    </div>
+  );
+}
+
+function EfficiencyCards({ found }: { found: Efficiency[] }): JSX.Element | null {
+  if (found.length === 0) return null;
+  return (
+    <dl class="efficiency">
+      {found.map((e) => (
+        <div key={e.name} data-advice={e.advice !== ""} data-good={(e.share ?? 0) >= 0.5}>
+          <dt>{e.name} efficiency</dt>
+          <dd class="number">
+            {e.text}
+            {e.advice && <span class="soft"> {e.advice}</span>}
+          </dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+function Totals(props: { found: ReturnType<typeof measures>; attempt: number }): JSX.Element {
+  const { found } = props;
   return (
     <Scroll label="Usage">
       <table class="flat">

@@ -1,7 +1,7 @@
 /** Tabs by the pattern of the ARIA guide: arrow keys move, one tab is in the order of focus. */
 
 import type { ComponentChildren, JSX } from "preact";
-import { useRef } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 
 export interface TabItem<T extends string> {
   name: T;
@@ -19,6 +19,11 @@ export function Tabs<T extends string>(props: {
 }): JSX.Element {
   const list = useRef<HTMLDivElement>(null);
   const { items, selected } = props;
+  useEffect(() => {
+    // on a narrow page it may be outside of what is visible
+    const tab = list.current?.querySelector(`#tab-${selected}`);
+    tab?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [selected]);
   const onKeyDown = (event: KeyboardEvent): void => {
     const step = STEPS[event.key];
     if (step === undefined) return;

@@ -5,6 +5,7 @@ import { now } from "../clock.ts";
 import { jobPath } from "../site.ts";
 import { duration, moment, sentence } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
+import type { CoreFile } from "./debug.tsx";
 import { Loading } from "./messages.tsx";
 import { Scroll } from "./scroll.tsx";
 
@@ -12,6 +13,7 @@ export interface Exit {
   code: number | null;
   signal: number | null;
   outOfMemory?: boolean;
+  core?: { files?: CoreFile[] } | null;
 }
 
 export interface Task {

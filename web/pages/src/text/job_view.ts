@@ -1,6 +1,15 @@
 /** The state of the page of a job, which is its address. Pure. */
 
-export const TABS = ["log", "tasks", "timeline", "usage", "events", "files"] as const;
+export const TABS = [
+  "log",
+  "tasks",
+  "timeline",
+  "usage",
+  "parameters",
+  "events",
+  "files",
+  "debug",
+] as const;
 export type Tab = (typeof TABS)[number];
 
 export interface JobView {
@@ -11,6 +20,10 @@ export interface JobView {
   /** "": the task whose exit decided, or else the first one. */
   role: string;
   index: number;
+  /** A new job is made from this one. */
+  edit: boolean;
+  /** The file that is shown. */
+  file: string;
 }
 
 const NUMBER = /^\d{1,6}$/;
@@ -27,6 +40,8 @@ export function parseView(search: string): JobView {
     attempt: number("attempt"),
     role: (query.get("role") ?? "").slice(0, 64),
     index: number("index"),
+    edit: query.get("edit") === "1",
+    file: (query.get("file") ?? "").slice(0, 1024),
   };
 }
 
@@ -34,6 +49,8 @@ export function formatView(view: JobView): string {
   const query = new URLSearchParams();
   if (view.tab !== "log") query.set("tab", view.tab);
   for (const [name, value] of taskQuery(view)) query.set(name, value);
+  if (view.tab === "parameters" && view.edit) query.set("edit", "1");
+  if (["files", "debug"].includes(view.tab) && view.file) query.set("file", view.file);
   const text = query.toString();
   return text ? `?${text}` : "";
 }

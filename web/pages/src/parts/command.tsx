@@ -1,0 +1,29 @@
+/** A command to be typed elsewhere, with a button that copies it. */
+
+import type { JSX } from "preact";
+import { notify } from "./frame.tsx";
+import { Icon } from "./icons.tsx";
+
+export function Command({ text }: { text: string }): JSX.Element {
+  return (
+    <p class="copy-command">
+      <code>{text}</code>
+      {navigator.clipboard && (
+        <button
+          type="button"
+          class="plain copy"
+          aria-label={`Copy ${text}`}
+          title="Copy"
+          onClick={() => {
+            void navigator.clipboard.writeText(text).then(
+              () => notify("The command is copied."),
+              () => notify("The browser does not permit to copy the command.", true),
+            );
+          }}
+        >
+          <Icon name="copy" />
+        </button>
+      )}
+    </p>
+  );
+}
