@@ -73,8 +73,12 @@ const manifest = {
 
 await rm(out, { recursive: true, force: true });
 await mkdir(out, { recursive: true });
-for (const file of result.outputFiles)
-  await writeFile(path.join(out, base(file.path)), file.contents);
+for (const file of result.outputFiles) {
+  const name = base(file.path);
+  // the style of the entry has those of all pages
+  if (name.endsWith(".css") && name !== manifest.style) continue;
+  await writeFile(path.join(out, name), file.contents);
+}
 await writeFile(path.join(out, iconName), icon);
 await writeFile(path.join(out, "manifest.json"), `${JSON.stringify(manifest, null, 2)}\n`);
 await writeFile(path.join(out, "sources.sha256"), `${await digest()}\n`);
