@@ -1,8 +1,9 @@
 /** The installed apps, the user's simulations and library, and requests about runs of apps. */
 
-import { ApiError, anyOf, post, refusal, unreadable } from "./api.ts";
+import { ApiError, get, post, refusal } from "./api.ts";
 import type { Why } from "./jobs.ts";
 import { path } from "./site.ts";
+import type { SignInNeed } from "./text/cluster_sign_in.ts";
 import { parseSimulation, type Simulation } from "./text/simulation.ts";
 
 export type Value = string | number | boolean;
@@ -39,14 +40,6 @@ export interface AppInfo {
   models?: Model[];
   /** The app cannot be loaded. */
   error?: string;
-}
-
-export interface SignIn {
-  reason: string;
-  cluster?: string | null;
-  host?: string | null;
-  sentence?: string | null;
-  [other: string]: unknown;
 }
 
 export interface Partition {
@@ -92,7 +85,7 @@ export interface AppStatus {
   percentComplete?: number;
   nextRequestSeconds?: number;
   why?: Why;
-  signIn?: SignIn;
+  signIn?: SignInNeed;
   batch?: Record<string, unknown>;
   resultError?: { error: string; advice: string };
   quotaWarning?: string;
@@ -106,41 +99,23 @@ export interface LibFile {
   mtime?: number | null;
 }
 
-/** An upload or a large file may take as long as it takes; other requests may not. */
 const PATIENCE_MS = 45_000;
 
-async function send(
-  method: string,
-  address: string,
-  options: { body?: BodyInit; signal?: AbortSignal | undefined; patient?: boolean } = {},
-): Promise<Response> {
-  const signals = [options.signal, options.patient ? undefined : AbortSignal.timeout(PATIENCE_MS)];
-  const given = signals.filter((s) => s !== undefined);
+/** Change a file of the library. */
+async function change(method: "PUT" | "DELETE", address: string, body?: string): Promise<void> {
   let response: Response;
   try {
     response = await fetch(path(address), {
       method,
       credentials: "same-origin",
-      headers: { Accept: "application/json", "X-Jobscribe": "1" },
-      ...(options.body === undefined ? {} : { body: options.body }),
-      ...(given.length ? { signal: anyOf(...given) } : {}),
+      headers: { "X-Jobscribe": "1" },
+      signal: AbortSignal.timeout(PATIENCE_MS),
+      ...(body === undefined ? {} : { body }),
     });
   } catch {
-    if (options.signal?.aborted) throw options.signal.reason;
     throw new ApiError("unreachable", "the site does not answer", "try again", 0, true);
   }
   if (!response.ok) throw await refusal(response);
-  return response;
-}
-
-export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
-  const response = await send("GET", address, { signal });
-  try {
-    return (await response.json()) as T;
-  } catch (error) {
-    if (signal?.aborted) throw signal.reason;
-    throw error instanceof SyntaxError ? unreadable() : error;
-  }
 }
 
 let apps: Promise<AppInfo[]> | undefined;
@@ -207,12 +182,11 @@ export async function loadSimulation(
 
 export async function saveSimulation(type: string, sid: string, saved: Simulation): Promise<void> {
   const body = JSON.stringify(saved, undefined, 1);
-  await send("PUT", libPath(type, fileOf(sid)), { body });
+  await change("PUT", libPath(type, fileOf(sid)), body);
 }
 
-export const deleteLibFile = async (type: string, name: string): Promise<void> => {
-  await send("DELETE", libPath(type, name));
-};
+export const deleteLibFile = (type: string, name: string): Promise<void> =>
+  change("DELETE", libPath(type, name));
 
 /** Upload a file into the library. onShare: called with the part that is sent, from 0 to 1. */
 export function uploadLibFile(
@@ -250,7 +224,7 @@ export interface RunOf {
 
 export interface Started {
   status: AppStatus;
-  signIn: SignIn | undefined;
+  signIn: SignInNeed | undefined;
 }
 
 /** Start a run of the model, join the active one, or get the result of one with equal values. */
@@ -261,9 +235,10 @@ export async function start(
   forceRun: boolean,
 ): Promise<Started> {
   const models = { simulation: { name: saved.name }, [run.report]: values };
-  const said = await post<
-    AppStatus & { srException?: { params: SignIn }; run?: AppStatus }
-  >("/run-simulation", { ...run, models, forceRun });
+  const said = await post<AppStatus & { srException?: { params: SignInNeed }; run?: AppStatus }>(
+    "/run-simulation",
+    { ...run, models, forceRun },
+  );
   const signIn = said.state === "srException" ? said.srException?.params : undefined;
   return { status: said.run && signIn ? { ...said.run, signIn } : said, signIn };
 }

@@ -1,7 +1,6 @@
 /** Frames of a run: one request at a time for each report; frames never change, so they are kept. */
 
-import { get } from "./apps.ts";
-import { ApiError } from "./api.ts";
+import { ApiError, get } from "./api.ts";
 import type { Picture } from "./picture/draw.ts";
 import { sentence } from "./text/format.ts";
 

@@ -95,7 +95,7 @@ function Notices(): JSX.Element {
 }
 
 function Navigation(): JSX.Element {
-  const { path: current } = useLocation();
+  const { path: current = "" } = useLocation();
   const shown = ENTRIES.filter((entry) => !entry.admin || isAdmin());
   return (
     <>
@@ -134,11 +134,6 @@ export function Frame({
         </a>
         <nav aria-label="Pages">
           <Navigation />
-          {site.home && (
-            <a href={site.home} target="_self">
-              Apps
-            </a>
-          )}
         </nav>
         <LinkState />
       </header>

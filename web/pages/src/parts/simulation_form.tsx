@@ -66,12 +66,14 @@ function Row(props: {
   const described = [note && `${id}-note`, unit && `${id}-unit`, fault && `${id}-wrong`];
   return (
     <div class="field">
-      <label for={id}>{title}</label>
-      {note && (
-        <span class="soft number" id={`${id}-note`}>
-          {note}
-        </span>
-      )}
+      <div>
+        <label for={id}>{title}</label>
+        {note && (
+          <p class="soft number" id={`${id}-note`}>
+            {note}
+          </p>
+        )}
+      </div>
       <div class="with-unit">
         {props.children(id, described.filter(Boolean).join(" ") || undefined)}
         {unit && (
@@ -159,7 +161,13 @@ function Where(props: FormProps): JSX.Element | null {
           <PartitionRow {...props} cluster={cluster} />
           <Row name="sbatchProject" title="Account" fault={faults.get("sbatchProject")}>
             {(id, described) => (
-              <Text {...props} name="sbatchProject" id={id} described={described} list={cluster.accounts ?? []} />
+              <Text
+                {...props}
+                name="sbatchProject"
+                id={id}
+                described={described}
+                list={cluster.accounts ?? []}
+              />
             )}
           </Row>
           {WISHES.map((wish) => {
@@ -173,7 +181,9 @@ function Where(props: FormProps): JSX.Element | null {
                 unit={wish.unit}
                 fault={faults.get(wish.name)}
               >
-                {(id, described) => <Text {...props} name={wish.name} id={id} described={described} isNumber />}
+                {(id, described) => (
+                  <Text {...props} name={wish.name} id={id} described={described} isNumber />
+                )}
               </Row>
             );
           })}

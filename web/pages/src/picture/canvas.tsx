@@ -38,7 +38,7 @@ export function PictureCanvas(props: {
   report: string;
   map: string;
   range: Range | null;
-  canvas: RefObject<HTMLCanvasElement>;
+  canvas: RefObject<HTMLCanvasElement | null>;
 }): JSX.Element {
   const { data, report, map, range, canvas } = props;
   const under = useRef<(x: number, y: number) => string>(() => "");

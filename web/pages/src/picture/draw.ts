@@ -1,6 +1,6 @@
 /** Pictures on a canvas: heatmaps and points. docs/apps.md describes their data. */
 
-import { withUnits } from "../text/units.ts";
+import { type Label, labelText, parseLabel } from "../text/units.ts";
 import {
   type Axes,
   type Box,
@@ -77,7 +77,7 @@ export function valueRange(data: Picture): Range | null {
 
 /** Describe the picture for those who do not see it. */
 export function described(data: Picture): string {
-  const title = withUnits(data.title || "Picture");
+  const title = labelText(data.title) || "Picture";
   const range = valueRange(data);
   const values = range ? ` with values from ${valueText(range[0])} to ${valueText(range[1])}` : "";
   const what = kindOf(data) === "points" ? `${data.x?.length ?? 0} points` : "Colour map";
@@ -168,8 +168,8 @@ function drawTitle(
 const axesOf = (data: Picture, xs: number[], ys: number[]): Axes => ({
   xRange: spanOf(data.xRange, xs),
   yRange: spanOf(data.yRange, ys),
-  xLabel: withUnits(data.xLabel ?? ""),
-  yLabel: withUnits(data.yLabel ?? ""),
+  xLabel: labelText(data.xLabel),
+  yLabel: labelText(data.yLabel),
 });
 
 function drawHeatmap(
@@ -181,7 +181,7 @@ function drawHeatmap(
   const [ny, nx] = [rows.length, rows[0]?.length ?? 0];
   const axes = axesOf(data, [0, nx], [0, ny]);
   const shown = look.range ?? extent(rows);
-  const label = withUnits(data.zLabel ?? "");
+  const label = labelText(data.zLabel);
   const box = place(context, axes, shown, label);
   const [width, height] = [box.right - box.left, box.bottom - box.top];
   if (nx && ny) {
@@ -195,26 +195,25 @@ function drawHeatmap(
   const numbers = numbersWidth(context, axes.yRange, height);
   const { x, y } = drawAxes(context, box, axes, look.colours, numbers);
   drawBar(context, box, shown, look.map, label, look.colours);
-  drawTitle(context, box, withUnits(data.title ?? ""), look);
+  drawTitle(context, box, labelText(data.title), look);
   return inside(box, (px, py) => {
     const column = Math.min(nx - 1, Math.floor(((px - box.left) / width) * nx));
     const row = Math.min(ny - 1, Math.floor(((box.bottom - py) / height) * ny));
-    return placeText(axes, x.back(px), y.back(py), label || "Value", rows[row]?.[column]);
+    return placeText(data, x.back(px), y.back(py), data.zLabel ?? "", rows[row]?.[column]);
   });
 }
 
-function placeText(axes: Axes, x: number, y: number, label?: string, value?: number): string {
-  const parts = [
-    [axes.xLabel || "x", x],
-    [axes.yLabel || "y", y],
-    ...(label ? [[label, value]] : []),
-  ] as [string, number | undefined][];
+/** Return what lies at a place: "x 1.2 cm   y 3 cm   Temperature 40 °C". */
+function placeText(data: Picture, x: number, y: number, label?: string, value?: number): string {
+  const parts: [Label, string, number | undefined][] = [
+    [parseLabel(data.xLabel), "x", x],
+    [parseLabel(data.yLabel), "y", y],
+  ];
+  if (label !== undefined) parts.push([parseLabel(label), "Value", value]);
   return parts
-    .map(([name, number]) => {
-      const unit = /\[([^\]]+)\]$/.exec(name)?.[1];
-      const plain = unit ? name.replace(/\s*\[[^\]]+\]$/, "") : name;
-      return `${plain} ${valueText(number)}${unit ? ` ${unit}` : ""}`;
-    })
+    .map(([{ name, unit }, other, number]) =>
+      `${name || other} ${valueText(number)} ${unit}`.trim(),
+    )
     .join("   ");
 }
 
@@ -245,7 +244,7 @@ function drawPoints(context: CanvasRenderingContext2D, data: Picture, look: Look
   const values = Array.isArray(data.value) ? data.value : null;
   const kinds = values && kindsOf(values);
   const shown = values && !kinds ? (look.range ?? extent([values])) : null;
-  const label = withUnits(data.valueLabel ?? "");
+  const label = labelText(data.valueLabel);
   const box = place(context, axes, shown, label);
   const numbers = numbersWidth(context, axes.yRange, box.bottom - box.top);
   const { x, y } = drawAxes(context, box, axes, look.colours, numbers);
@@ -265,13 +264,13 @@ function drawPoints(context: CanvasRenderingContext2D, data: Picture, look: Look
   for (const [colour, members] of groups) discs(context, members, colour, radius, points, x, y);
   context.restore();
   if (shown) drawBar(context, box, shown, look.map, label, look.colours);
-  const taken = drawTitle(context, box, withUnits(data.title ?? ""), look);
+  const taken = drawTitle(context, box, labelText(data.title), look);
   if (kinds) drawKeys(context, box, kinds, label, taken, look.colours);
   return inside(box, (px, py) => {
     const at = nearest(points, x, y, px, py);
-    if (at < 0) return placeText(axes, x.back(px), y.back(py));
-    const name = values ? label || "Value" : undefined;
-    return placeText(axes, points.xs[at] ?? 0, points.ys[at] ?? 0, name, values?.[at]);
+    if (at < 0) return placeText(data, x.back(px), y.back(py));
+    const name = values ? (data.valueLabel ?? "") : undefined;
+    return placeText(data, points.xs[at] ?? 0, points.ys[at] ?? 0, name, values?.[at]);
   });
 }
 

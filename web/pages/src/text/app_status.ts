@@ -31,11 +31,7 @@ export function fromStream(said: Status): AppStatus {
  * Return what is known after `said`. Late news never make a run younger and never undo its end; a
  * status without a report keeps the last report. isAnswer: it leaves nothing out.
  */
-export function heard(
-  last: AppStatus | undefined,
-  said: AppStatus,
-  isAnswer: boolean,
-): AppStatus {
+export function heard(last: AppStatus | undefined, said: AppStatus, isAnswer: boolean): AppStatus {
   if (!last || said.computeJid !== last.computeJid) return said;
   const [before, serial] = [last.computeJobSerial ?? 0, said.computeJobSerial ?? 0];
   if (serial && serial < before) return last;
@@ -75,7 +71,8 @@ export function progressText(status: AppStatus): string {
     return `${frameCount.toLocaleString()} of ${plural(frameTotal, "frame")}`;
   }
   const percent = percentComplete === undefined ? "" : `${Math.floor(percentComplete)} %`;
-  if (frameCount > 0) return percent ? `${plural(frameCount, "frame")}, ${percent}` : plural(frameCount, "frame");
+  if (frameCount > 0)
+    return percent ? `${plural(frameCount, "frame")}, ${percent}` : plural(frameCount, "frame");
   return status.state === "running" ? percent : "";
 }
 
@@ -86,16 +83,12 @@ const GONE: Record<string, string> = {
 
 /** One sentence about a run that needs no explanation of its own; "" if its state says it all. */
 export function sentenceOf(status: AppStatus): string {
-  const { state, known, signIn, resultError, reason = "", queueState } = status;
-  if (isActive(state) && known === false) {
+  const { state, known, signIn, resultError, reason = "" } = status;
+  if (isActive(state)) {
+    if (known !== false) return activity(status);
     return signIn
       ? `${sentence(signIn.sentence ?? "nobody is signed in there")} The run goes on.`
       : "Its agent cannot be asked at the moment. The run goes on.";
-  }
-  if (state === "pending") return sentence(status.jobStatusMessage ?? "it starts in a moment");
-  if (state === "running") {
-    const ending = sentence(status.jobStatusMessage ?? "it has ended, and is being cleaned up");
-    return queueState === "ending" ? ending : queueState === "stopping" ? "It is being stopped." : "";
   }
   if (state === "completed" && resultError) {
     return `The result cannot be shown: ${sentence(resultError.error)}`;
@@ -107,6 +100,14 @@ export function sentenceOf(status: AppStatus): string {
   return status.canceledAfterSecs
     ? `It was stopped at its limit of ${duration(status.canceledAfterSecs)}.`
     : "";
+}
+
+function activity({ state, queueState, jobStatusMessage }: AppStatus): string {
+  if (state === "pending") return sentence(jobStatusMessage ?? "it starts in a moment");
+  if (queueState === "ending") {
+    return sentence(jobStatusMessage ?? "it has ended, and is being cleaned up");
+  }
+  return queueState === "stopping" ? "It is being stopped." : "";
 }
 
 /** What Slurm has of the run: where, and as which job. */

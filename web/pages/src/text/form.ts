@@ -43,7 +43,12 @@ export const WISHES: Wish[] = [
   },
 ];
 export const CLUSTER = "sbatchCluster";
-const PLACE = ["jobRunMode", CLUSTER, "sbatchQueue", "sbatchProject", ...WISHES.map((w) => w.name)];
+/** Names of the fields that say where a run runs, with their texts at first. */
+export const PLACES: Texts = Object.fromEntries(
+  ["jobRunMode", CLUSTER, "sbatchQueue", "sbatchProject", ...WISHES.map((w) => w.name)].map(
+    (name) => [name, ""],
+  ),
+);
 
 export function textsOf(model: Model, values: Values): Texts {
   const texts: Texts = {};
@@ -51,7 +56,7 @@ export function textsOf(model: Model, values: Values): Texts {
     const value = values[field.name] ?? field.default;
     texts[field.name] = typeof value === "boolean" ? value : String(value);
   }
-  for (const name of PLACE) {
+  for (const name of Object.keys(PLACES)) {
     const value = values[name];
     if (value !== undefined) texts[name] = String(value);
   }
@@ -73,7 +78,11 @@ export function partitionName(cluster: Cluster, texts: Texts): string {
 }
 
 /** Return the most that partition and cluster permit; null if they do not say. */
-export function mostOf(wish: Wish, cluster: Cluster, partition: Partition | undefined): number | null {
+export function mostOf(
+  wish: Wish,
+  cluster: Cluster,
+  partition: Partition | undefined,
+): number | null {
   const bounds = [partition && wish.of(partition), wish.limit?.(cluster.limits ?? {})];
   const known = bounds.filter((b): b is number => typeof b === "number");
   return known.length ? Math.min(...known) : null;
@@ -89,7 +98,11 @@ export function faultsOf(model: Model, clusters: Cluster[], texts: Texts): Map<s
   const cluster = clusterOf(clusters, texts);
   const partition = partitionOf(cluster, texts);
   for (const wish of cluster ? WISHES : []) {
-    const fault = wishFault(wish, String(texts[wish.name] ?? ""), cluster && mostOf(wish, cluster, partition));
+    const fault = wishFault(
+      wish,
+      String(texts[wish.name] ?? ""),
+      cluster && mostOf(wish, cluster, partition),
+    );
     if (fault) faults.set(wish.name, fault);
   }
   return faults;
@@ -112,7 +125,8 @@ export function valuesFrom(model: Model, clusters: Cluster[], texts: Texts): Val
   const values: Values = {};
   for (const { name, default: usual } of model.fields) {
     const text = texts[name] ?? String(usual);
-    values[name] = typeof usual === "number" ? Number(text) : typeof usual === "boolean" ? text === true : text;
+    values[name] =
+      typeof usual === "number" ? Number(text) : typeof usual === "boolean" ? text === true : text;
   }
   const cluster = clusterOf(clusters, texts);
   if (!cluster) return values;
@@ -137,6 +151,7 @@ export function partitionText(cluster: Cluster, p: Partition | undefined): strin
   if (p?.coresPerNode) said.push(`${p.coresPerNode} cores each`);
   if (p?.memoryMbPerNode) said.push(`${Math.floor(p.memoryMbPerNode / 1024)} GB each`);
   if (p?.gpusPerNode) said.push(`${p.gpusPerNode} GPUs each`);
-  const away = cluster.state === "unreachable" ? "Its scheduler cannot be asked at the moment." : "";
+  const away =
+    cluster.state === "unreachable" ? "Its scheduler cannot be asked at the moment." : "";
   return [said.length ? `${said.join(", ")}.` : "", away].filter(Boolean).join(" ");
 }

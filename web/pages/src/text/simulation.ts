@@ -34,8 +34,7 @@ export const valuesOf = (values: Record<string, unknown>): Values =>
 
 /** Return the model that a page shows: the wanted one, or else the first one. */
 export const modelOf = (app: AppInfo, ...wanted: string[]): Model | undefined =>
-  wanted.flatMap((name) => app.models?.find((m) => m.name === name) ?? []).at(0) ??
-  app.models?.[0];
+  wanted.flatMap((name) => app.models?.find((m) => m.name === name) ?? []).at(0) ?? app.models?.[0];
 
 export const defaultsOf = (model: Model): Values =>
   Object.fromEntries(model.fields.map((f) => [f.name, f.default]));
@@ -79,7 +78,7 @@ export function faultOf(field: Field, text: string): string {
     !(isGiven(maximum) && number > maximum);
   const bounds = boundsText(field);
   if (isRight) return "";
-  return `This must be a number${bounds ? `: ${bounds}` : ""}.`;
+  return bounds ? `This must be a number: ${bounds}.` : "This must be a number.";
 }
 
 /** The model's field that a refusal names, as in "models.heat.size (Cells) must ...". */

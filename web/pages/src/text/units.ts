@@ -1,4 +1,6 @@
-/** Units as people write them. Pure. */
+/** Units as people write them, and labels with units. Pure. */
+
+import { axisLabel } from "./plot_data.ts";
 
 const NAMES: [RegExp, string][] = [
   [/\bdegC\b/g, "°C"],
@@ -13,6 +15,22 @@ const NAMES: [RegExp, string][] = [
 export const unitText = (unit: string): string =>
   NAMES.reduce((text, [name, sign]) => text.replace(name, sign), unit);
 
-/** Return a label with its unit, which is in brackets, in the form of print. */
-export const withUnits = (label: string): string =>
-  String(label).replace(/\[([^\]]*)\]/g, (_, unit: string) => `[${unitText(unit)}]`);
+export interface Label {
+  name: string;
+  unit: string;
+}
+
+/** Return the parts of a label that an app gives: "Time [s]". */
+export function parseLabel(label: string | undefined): Label {
+  const text = typeof label === "string" ? label.trim() : "";
+  const found = /^(.*?)\s*\[([^\]]*)\]$/.exec(text);
+  return found
+    ? { name: found[1] ?? "", unit: unitText(found[2] ?? "") }
+    : { name: text, unit: "" };
+}
+
+/** Return a label with its unit in the form of print: "Time (s)". */
+export function labelText(label: string | undefined): string {
+  const { name, unit } = parseLabel(label);
+  return axisLabel(name, unit);
+}
