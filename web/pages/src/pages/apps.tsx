@@ -249,14 +249,12 @@ function SimulationCard({ entry, onWish }: { entry: Entry; onWish: Wish }): JSX.
       data-sid={sid}
       data-state={isRun ? status?.state : "new"}
     >
-      <Thumbnail picture={known.data?.picture} />
+      <Thumbnail picture={known.data?.picture} isKnown={status !== undefined} />
       <h3>
         <a href={simulationPath(app.name, sid)}>{simulation?.name ?? "…"}</a>
       </h3>
       <p class="soft note">
-        {model && app.models && app.models.length > 1
-          ? `${app.title} · ${model.title}`
-          : (app.title ?? app.name)}
+        {model && app.models && app.models.length > 1 ? model.title : (app.title ?? app.name)}
       </p>
       <p class="simulation-state">
         {isRun && status ? (
@@ -292,13 +290,16 @@ async function previewOf(
   }
 }
 
-function Thumbnail({ picture }: { picture: Picture | undefined }): JSX.Element {
+function Thumbnail(props: { picture: Picture | undefined; isKnown: boolean }): JSX.Element {
+  const { picture } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
   const isDark = useScheme();
   useEffect(() => {
     if (canvas.current && picture) drawThumbnail(canvas.current, picture, pageColours());
   }, [picture, isDark]);
-  if (!picture) return <div class="thumbnail" />;
+  if (!picture) {
+    return <div class="thumbnail soft note">{props.isKnown ? "No results yet" : ""}</div>;
+  }
   const label = kindOf(picture) === "curves" ? (picture.title ?? "Curves") : described(picture);
   return <canvas class="thumbnail" ref={canvas} role="img" aria-label={label} />;
 }

@@ -85,6 +85,7 @@ function Loaded({ type, sid }: { type: string; sid: string }): JSX.Element {
 function Missing(): JSX.Element {
   return (
     <Frame title="No such simulation">
+      <h1 class="hidden">No such simulation</h1>
       <Empty title="There is no such simulation, or it is not yours.">
         <p>
           <a href={path("/apps")}>All apps and simulations</a>
@@ -316,7 +317,7 @@ function Said(props: {
   return (
     <>
       {explains ? (
-        <WhyCard why={why} status={status as unknown as Status} />
+        <WhyCard why={withOwnReason(status, why)} status={status as unknown as Status} />
       ) : (
         line && (
           <p class="card note" role="status">
@@ -342,6 +343,15 @@ function Said(props: {
       )}
     </>
   );
+}
+
+/** Return the explanation with the sentence of the app, if it has one, in the first place. */
+function withOwnReason(status: AppStatus, why: WhyReply | undefined): WhyReply | undefined {
+  const { error } = status;
+  const isOwn = error && !/^(exit code|ended by signal) \d/.test(error);
+  if (!isOwn || !why) return why;
+  const evidence = [why.sentence ?? "", ...(why.evidence ?? [])].filter(Boolean);
+  return { ...why, sentence: error, evidence, lastLines: null };
 }
 
 function Results(props: {

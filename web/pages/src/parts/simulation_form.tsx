@@ -15,6 +15,9 @@ import {
 import { boundsText } from "../text/simulation.ts";
 import { unitText } from "../text/units.ts";
 
+/** A longer unit is beside the bounds, not in the input. */
+const LONG_UNIT = 9;
+
 export interface FormProps {
   model: Model;
   clusters: Cluster[];
@@ -61,7 +64,10 @@ function Row(props: {
   fault: string | undefined;
   children: (id: string, described: string | undefined) => ComponentChildren;
 }): JSX.Element {
-  const { title, note, unit, fault } = props;
+  const { title, fault } = props;
+  const isLong = (props.unit?.length ?? 0) > LONG_UNIT;
+  const unit = isLong ? "" : props.unit;
+  const note = [props.note, isLong && props.unit].filter(Boolean).join(" ");
   const id = `field-${props.name}`;
   const described = [note && `${id}-note`, unit && `${id}-unit`, fault && `${id}-wrong`];
   return (

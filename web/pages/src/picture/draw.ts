@@ -185,11 +185,8 @@ function drawHeatmap(
   const box = place(context, axes, shown, label);
   const [width, height] = [box.right - box.left, box.bottom - box.top];
   if (nx && ny) {
-    // one pixel a cell, enlarged by the browser without smoothing
-    const cells = document.createElement("canvas");
-    [cells.width, cells.height] = [nx, ny];
-    cells.getContext("2d")?.putImageData(cellColours(rows, nx, ny, shown, look.map), 0, 0);
     context.imageSmoothingEnabled = false;
+    const cells = cellsOf(rows, nx, ny, shown, look.map);
     context.drawImage(cells, box.left, box.top, width, height);
   }
   const numbers = numbersWidth(context, axes.yRange, height);
@@ -217,14 +214,14 @@ function placeText(data: Picture, x: number, y: number, label?: string, value?: 
     .join("   ");
 }
 
-/** Return the colours of the cells. The first row of the matrix is the lowest of the picture. */
-function cellColours(
+/** Return a canvas with one pixel for each cell. The first row of the matrix is the lowest. */
+export function cellsOf(
   rows: number[][],
   nx: number,
   ny: number,
   [low, high]: Range,
   map: string,
-): ImageData {
+): HTMLCanvasElement {
   const image = new ImageData(nx, ny);
   const shades = colourTable(map);
   for (let row = 0; row < ny; row += 1) {
@@ -235,7 +232,10 @@ function cellColours(
       image.data[(row * nx + column) * 4 + 3] = 255;
     }
   }
-  return image;
+  const cells = document.createElement("canvas");
+  [cells.width, cells.height] = [nx, ny];
+  cells.getContext("2d")?.putImageData(image, 0, 0);
+  return cells;
 }
 
 function drawPoints(context: CanvasRenderingContext2D, data: Picture, look: Look): Under {

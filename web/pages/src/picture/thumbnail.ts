@@ -3,7 +3,7 @@
 import type { Colours } from "./axes.ts";
 import { colourTable, cssColour, shadeOf } from "./colours.ts";
 import type { Picture } from "./draw.ts";
-import { kindOf, valueRange } from "./draw.ts";
+import { cellsOf, kindOf, valueRange } from "./draw.ts";
 
 export function drawThumbnail(canvas: HTMLCanvasElement, data: Picture, colours: Colours): void {
   const context = canvas.getContext("2d");
@@ -59,15 +59,11 @@ function drawCells(
   const rows = data.zMatrix ?? [];
   const [ny, nx] = [rows.length, rows[0]?.length ?? 0];
   const [low = 0, high = 1] = data.zRange ?? valueRange(data) ?? [];
-  const shades = colourTable("viridis");
+  if (!nx || !ny) return;
   const size = Math.min(width / nx, height / ny);
+  const cells = cellsOf(rows, nx, ny, [low, high], "viridis");
   const [left, top] = [(width - nx * size) / 2, (height - ny * size) / 2];
-  for (const [y, row] of rows.entries()) {
-    for (const [x, value] of row.entries()) {
-      context.fillStyle = cssColour(shades, shadeOf(value, low, high));
-      context.fillRect(left + x * size, top + (ny - 1 - y) * size, size + 0.5, size + 0.5);
-    }
-  }
+  context.drawImage(cells, left, top, nx * size, ny * size);
 }
 
 function drawDots(
