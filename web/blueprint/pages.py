@@ -43,11 +43,13 @@ _SMALL = 1024
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a site. style: address of a stylesheet of the same origin with other values of the
     variables (web/pages/DESIGN.md). home: address of the site's own start page, with its sign-in.
+    sign_out: address to which a POST ends the session.
     """
 
     style: str | None = None
     home: str | None = None
     title: str = "jobscribe"
+    sign_out: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -64,6 +66,7 @@ def document(options: PageOptions, base: str, uid: str) -> flask.Response:
     manifest = _manifest()
     files = base + FILES_PATH
     metas = {"base": base, "user": uid, "home": options.home or "", "site": options.title}
+    metas["sign-out"] = options.sign_out or ""
     head = [
         '<meta charset="utf-8">',
         _tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -105,6 +108,11 @@ def file(name: str) -> flask.Response:
     if takes_gzip:
         answer.headers["Content-Encoding"] = "gzip"
     return answer
+
+
+def style_address(base: str) -> str:
+    """Return the address of the style of all pages. base: of the blueprint, without a slash."""
+    return base + FILES_PATH + _manifest().style
 
 
 def _tag(element: str, **attributes: str) -> str:

@@ -112,6 +112,21 @@ function Navigation(): JSX.Element {
   );
 }
 
+function SignOut(): JSX.Element {
+  const signOut = async (): Promise<void> => {
+    const headers = { "Content-Type": "application/json" };
+    const request = { method: "POST", headers, body: "{}", credentials: "same-origin" } as const;
+    const answer = await fetch(site.signOut, request).catch(() => undefined);
+    if (answer?.ok || answer?.status === 401) window.location.assign(site.home || path("/jobs"));
+    else notify("You are not signed out: the site does not answer. Try again.", true);
+  };
+  return (
+    <button type="button" class="plain sign-out" onClick={() => void signOut()}>
+      Sign out
+    </button>
+  );
+}
+
 export function Frame({
   title,
   children,
@@ -136,6 +151,7 @@ export function Frame({
           <Navigation />
         </nav>
         <LinkState />
+        {site.user && site.signOut && <SignOut />}
       </header>
       {lost && (
         <p class="strip" role="status">

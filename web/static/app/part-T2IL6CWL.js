@@ -1,1 +1,0 @@
-import{A as l}from"./part-VMO2CEU6.js";function n(e){return l("section",{class:"scroll",tabIndex:0,"aria-label":e.label,children:e.children})}export{n as a};
