@@ -110,9 +110,15 @@ def file(name: str) -> flask.Response:
     return answer
 
 
-def style_address(base: str) -> str:
-    """Return the address of the style of all pages. base: of the blueprint, without a slash."""
-    return base + FILES_PATH + _manifest().style
+def style_links(base: str) -> str:
+    """Return the elements of a head that link icon and style of all pages. base: path of the
+    blueprint, without a slash at its end.
+    """
+    manifest = _manifest()
+    files = base + FILES_PATH
+    return _tag("link", rel="icon", href=files + manifest.icon, type="image/svg+xml") + _tag(
+        "link", rel="stylesheet", href=files + manifest.style
+    )
 
 
 def _tag(element: str, **attributes: str) -> str:
