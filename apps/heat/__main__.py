@@ -76,7 +76,11 @@ class Output:
         self._reported = now
         line = (
             json.dumps(
-                {"frameCount": count, "percentComplete": round(100 * count / self._frames, 1)}
+                {
+                    "frameCount": count,
+                    "frameTotal": self._frames,
+                    "percentComplete": round(100 * count / self._frames, 1),
+                }
             )
             + "\n"
         )

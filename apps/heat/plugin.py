@@ -170,6 +170,7 @@ def _curves(history: list[tuple[float, ...]]) -> dict[str, Any]:
     return {
         "title": "Mean and highest temperature",
         "xLabel": "Time [s]",
+        "yLabel": "Temperature [degC]",
         "xRange": [times[0], times[-1]],
         "x": times,
         "plots": [
@@ -193,6 +194,7 @@ def _heatmap(run: Run, index: int, history: list[tuple[float, ...]]) -> dict[str
         "title": f"t = {history[index][1]:g} s",
         "xLabel": "x [cm]",
         "yLabel": "y [cm]",
+        "zLabel": "Temperature [degC]",
         "xRange": edge,
         "yRange": edge,
         "zMatrix": rows,

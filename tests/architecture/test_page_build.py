@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES, APP = ROOT / "web/pages", ROOT / "web/static/app"
 #: The same list as in web/pages/build.mjs.
 ROOTS = (
-    "../static/terminal.js",
     "build.mjs",
     "package-lock.json",
     "package.json",

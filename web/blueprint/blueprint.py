@@ -82,8 +82,11 @@ def create_blueprint(
         by_path.setdefault(route.path, {})[route.method] = route
     for path, routes in by_path.items():
         endpoint = re.sub(r"\W+", "_", path.partition("<")[0]).strip("_")
+        view = _view(site, routes)
+        if pages is not None and path in page_files.PAGES:
+            view = _page_or_data(_page(site, pages), view)
         blueprint.add_url_rule(
-            path, endpoint, _view(site, routes), methods=METHODS, provide_automatic_options=False
+            path, endpoint, view, methods=METHODS, provide_automatic_options=False
         )
     blueprint.add_url_rule(
         "/openapi.json",
@@ -97,7 +100,7 @@ def create_blueprint(
     return blueprint
 
 
-def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageOptions) -> None:
+def _page(site: FrontEndContext, options: PageOptions) -> Callable[..., flask.Response]:
     def page(rest: str = "") -> flask.Response:
         def show() -> flask.Response:
             _method(["GET"])
@@ -108,6 +111,28 @@ def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageO
 
         return answered(site, show, ["GET"])
 
+    return page
+
+
+def _page_or_data(
+    page: Callable[..., flask.Response], data: Callable[..., flask.Response]
+) -> Callable[..., flask.Response]:
+    """Return a view that answers a browser that opens the address with the page, and anybody else
+    with the data.
+    """
+
+    def view(**args: str) -> flask.Response:
+        opens = flask.request.accept_mimetypes.best_match(("application/json", "text/html"))
+        answer = page() if opens == "text/html" else data(**args)
+        answer.vary.add("Accept")
+        return answer
+
+    return view
+
+
+def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageOptions) -> None:
+    page = _page(site, options)
+
     def page_file(name: str) -> flask.Response:
         def send() -> flask.Response:
             _method(["GET"])
@@ -116,7 +141,11 @@ def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageO
         return answered(site, send, ["GET"])
 
     views: list[tuple[str, str, Callable[..., flask.Response]]] = [
-        *((path, f"page_{n}", page) for n, path in enumerate(page_files.PAGES)),
+        *(
+            (path, f"page_{n}", page)
+            for n, path in enumerate(page_files.PAGES)
+            if all(path != route.path for route in ROUTES)
+        ),
         (page_files.FILES_PATH + "<name>", "page_file", page_file),
     ]
     for path, endpoint, view in views:

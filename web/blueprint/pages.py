@@ -16,7 +16,12 @@ from ...protocol.errors import Refusal
 
 FILES = Path(__file__).parents[1] / "static" / "app"
 #: Addresses of pages, below the prefix of the blueprint.
-PAGES = ("/jobs", "/jobs/<path:rest>")  # as in web/pages/src/navigation.ts
+PAGES = (  # as in web/pages/src/navigation.ts
+    "/jobs",
+    "/jobs/<path:rest>",
+    "/apps",
+    "/apps/<path:rest>",
+)
 FILES_PATH = "/page-files/"
 #: Only files and data of this origin, nothing inline, no frames.
 POLICY = (
@@ -38,11 +43,13 @@ _SMALL = 1024
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a site. style: address of a stylesheet of the same origin with other values of the
     variables (web/pages/DESIGN.md). home: address of the site's own start page, with its sign-in.
+    sign_out: address to which a POST ends the session.
     """
 
     style: str | None = None
     home: str | None = None
     title: str = "jobscribe"
+    sign_out: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -59,6 +66,7 @@ def document(options: PageOptions, base: str, uid: str) -> flask.Response:
     manifest = _manifest()
     files = base + FILES_PATH
     metas = {"base": base, "user": uid, "home": options.home or "", "site": options.title}
+    metas["sign-out"] = options.sign_out or ""
     head = [
         '<meta charset="utf-8">',
         _tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -100,6 +108,17 @@ def file(name: str) -> flask.Response:
     if takes_gzip:
         answer.headers["Content-Encoding"] = "gzip"
     return answer
+
+
+def style_links(base: str) -> str:
+    """Return the elements of a head that link icon and style of all pages. base: path of the
+    blueprint, without a slash at its end.
+    """
+    manifest = _manifest()
+    files = base + FILES_PATH
+    return _tag("link", rel="icon", href=files + manifest.icon, type="image/svg+xml") + _tag(
+        "link", rel="stylesheet", href=files + manifest.style
+    )
 
 
 def _tag(element: str, **attributes: str) -> str:

@@ -47,6 +47,8 @@ _PAGE_FIELDS = (
 )
 #: A state known to clients: the user must do something first.
 SR_EXCEPTION = "srException"
+#: Longer names of simulations are cut.
+_NAME_CHARS = 200
 
 
 def run_simulation(v: RequestContext) -> Reply:
@@ -78,6 +80,7 @@ def run_simulation(v: RequestContext) -> Reply:
                 job_run_mode=model.kind,
                 data=data,
                 compute_job_hash=hash_,
+                sim_name=_sim_name(body.models),
                 active_plan=v.site.plan(v.uid) if v.site.plan else None,
                 env=v.site.simulations.environment(body.simulation_type),
             )
@@ -316,6 +319,13 @@ def _changed(
 
 def _target(models: schemas.Data, model: Model, report: str) -> Target:
     return parse_target(models, (report, model.name), {field.name for field in model.fields})
+
+
+def _sim_name(models: schemas.Data) -> str | None:
+    """Return the name that the user gave the simulation, as Sirepo's clients send it."""
+    simulation = models.get("simulation")
+    name = simulation.get("name") if isinstance(simulation, dict) else None
+    return name[:_NAME_CHARS] if isinstance(name, str) and name.strip() else None
 
 
 def _for_pages(sign_in: Reply, report: str) -> Reply:

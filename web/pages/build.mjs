@@ -9,14 +9,7 @@ import { build } from "esbuild";
 
 const here = path.dirname(fileURLToPath(import.meta.url));
 const out = process.argv[2] ?? path.join(here, "..", "static", "app");
-const ROOTS = [
-  "../static/terminal.js",
-  "build.mjs",
-  "package-lock.json",
-  "package.json",
-  "src",
-  "tsconfig.json",
-];
+const ROOTS = ["build.mjs", "package-lock.json", "package.json", "src", "tsconfig.json"];
 
 async function sources(name) {
   const entries = await readdir(path.join(here, name), { withFileTypes: true }).catch(() => null);

@@ -5,11 +5,11 @@ health check.
 import functools
 import importlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import flask
 import werkzeug.exceptions
+from flask.typing import ResponseReturnValue
 
 from ...client.transport.address import Source
 from ...protocol.api.device_logins import PAGE
@@ -29,7 +29,6 @@ from .proxy_user import ProxyUser
 from .sign_in import add_sign_in, session_cookie
 from .user_ids import UserIds
 
-STATIC = Path(__file__).parents[1] / "static"
 #: Content security policy: scripts, images and styles only from this site, and no framing by other
 #: sites.
 POLICY = (
@@ -39,6 +38,8 @@ POLICY = (
 #: Keys of the application's extensions: the user hook, and the SignIn.
 USER = "jobscribe-user"
 _SIGN_IN = "jobscribe-sign-in"
+#: Pages of a site with sessions of its own.
+_SIGNS_IN = {"home": "/sign-in", "sign_out": "/sign-out"}
 
 
 def create_app(
@@ -84,12 +85,11 @@ def create_app(
             log=log,
             streams=half,
             each=half,
-            pages=PageOptions(home="/"),
+            pages=PageOptions(**_SIGNS_IN if sign_in is not None or cookie is not None else {}),
         )
     )
     app.add_url_rule("/healthz", "healthz", lambda: as_json({"state": "ok"}))
-    app.add_url_rule("/", "index", lambda: _page("index.html"))
-    app.add_url_rule("/static/<path:name>", "static", _page)
+    app.add_url_rule("/", "index", lambda: _start(sign_in))
     app.register_error_handler(Exception, _form_of_errors(log))
     app.after_request(_headers)
     site: FrontEndContext = app.extensions["jobscribe"]
@@ -147,11 +147,11 @@ def _host_name(host: str) -> str:
 _is_this_machine = functools.lru_cache(64)(is_loopback)
 
 
-def _page(name: str) -> flask.Response:
-    answer = flask.send_from_directory(STATIC, name)
-    # revalidated at each load; answered with 304 if unchanged
-    answer.headers["Cache-Control"] = "no-cache"
-    answer.headers["Content-Security-Policy"] = POLICY
+def _start(sign_in: SignIn | None) -> ResponseReturnValue:
+    """Return where people begin: the page of apps, after a development login."""
+    isnt_known = sign_in is not None and sign_in.session() is None
+    answer = flask.redirect("./sign-in" if isnt_known else "./apps")
+    answer.headers["Cache-Control"] = "no-store"
     return answer
 
 

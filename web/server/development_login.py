@@ -6,7 +6,6 @@ JSON; a plain form serves browsers without scripts.
 """
 
 import getpass
-import html
 from typing import Annotated
 
 import flask
@@ -17,6 +16,7 @@ from ...protocol.api.device_logins import PAGE, user_code
 from ...protocol.errors import Refusal
 from ...protocol.ids import derived_id
 from ..request import csrf
+from ..sign_in import pages
 from ..sign_in.login_sessions import Session, Sessions
 
 _TOKEN, _NAME = "session", "name"
@@ -84,12 +84,13 @@ class SignIn:
         """Return the sign-in page for browsers without scripts."""
         session, device = self.session(), flask.request.args.get("device", "")
         code = user_code(device) if device else ""
-        return flask.Response(
-            _FORM.replace("NAME", html.escape("" if session is None else session.name)).replace(
-                "DEVICE", code
-            ),
-            mimetype="text/html",
+        name = "" if session is None else session.name
+        fields = (
+            pages.field("name", "User name", value=name, complete="username")
+            + pages.hidden("device", code)
+            + pages.paragraph("For development: any name will do, and there is no password.")
         )
+        return pages.page("Sign in", pages.form("sign-in", fields, {"signIn": "Sign in"}))
 
 
 def uid_of(name: str, own_uid: str) -> str:
@@ -118,13 +119,3 @@ def _name(body: object) -> str:
     if not name or not name.isprintable():
         raise Refusal("badRequest", "a name must have printable characters")
     return name
-
-
-_FORM = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Sign in</title></head>
-<body><h1>Sign in</h1>
-<form method="post" action="sign-in"><label>User name <input name="name" value="NAME" required maxlength="64"></label>
-<input type="hidden" name="device" value="DEVICE">
-<button>Sign in</button></form>
-<p>For development: any name will do, and there is no password.</p></body></html>
-"""

@@ -7,6 +7,7 @@ import flask
 
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
+from ..blueprint.pages import style_links
 from ..request import error_responses
 from ..request.context import FrontEndContext
 
@@ -16,7 +17,7 @@ Show = Callable[[], flask.Response]
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>{title} - jobscribe</title><link rel="stylesheet" href="{base}static/page.css"></head>
+<title>{title} - jobscribe</title>{links}</head>
 <body><header class="bar"><h1 class="mark">jobscribe</h1></header>
 <main class="welcome"><div class="card"><h2>{title}</h2>
 {content}</div></main></body></html>
@@ -27,7 +28,7 @@ def page(title: str, content: str, *, status: int = 200, base: str = "./") -> fl
     """Return a page. content: HTML, in which the caller has escaped all foreign text. base: the
     address of the site, relative to the page.
     """
-    body = _PAGE.format(title=html.escape(title), content=content, base=base)
+    body = _PAGE.format(title=html.escape(title), content=content, links=style_links(base.rstrip("/")))
     answer = flask.Response(body, status=status, mimetype="text/html")
     answer.headers["Cache-Control"] = "no-store"
     return answer
@@ -47,9 +48,10 @@ def form(action: str, fields: str, buttons: Mapping[str, str]) -> str:
 
 
 def field(name: str, label: str, *, kind: str = "text", value: str = "", complete: str = "") -> str:
+    focus = " autofocus" if kind == "text" else ""
     return (
         f'<p><label>{html.escape(label)} <input name="{name}" type="{kind}" value="{html.escape(value)}"'
-        f' autocomplete="{complete or "off"}" autocapitalize="none" spellcheck="false" required'
+        f' autocomplete="{complete or "off"}" autocapitalize="none" spellcheck="false" required{focus}'
         f' maxlength="{MAX_FIELD}"></label></p>\n'
     )
 

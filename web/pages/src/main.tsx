@@ -2,6 +2,7 @@
 
 import "./style.css";
 import "./parts.css";
+import "./apps.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
 import { loadMe } from "./me.ts";
@@ -11,6 +12,8 @@ import { Frame } from "./parts/frame.tsx";
 import { Empty, SignedOut } from "./parts/messages.tsx";
 import { path, site } from "./site.ts";
 
+const AppsPage = lazy(() => import("./pages/apps.tsx").then((m) => m.AppsPage));
+const SimulationPage = lazy(() => import("./pages/simulation.tsx").then((m) => m.SimulationPage));
 const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
 
 function NotFound() {
@@ -38,6 +41,8 @@ function App() {
       <Router>
         <Route path={path("/jobs")} component={JobsPage} />
         <Route path={path("/jobs/:jid")} component={JobPage} />
+        <Route path={path("/apps")} component={AppsPage} />
+        <Route path={path("/apps/:type/:sid")} component={SimulationPage} />
         <Route default component={NotFound} />
       </Router>
     </LocationProvider>

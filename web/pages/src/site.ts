@@ -8,6 +8,8 @@ export const site = {
   user: meta("user"),
   home: meta("home"),
   title: meta("site") || "jobscribe",
+  /** A POST to it ends the session; empty if the site signs people out by itself. */
+  signOut: meta("sign-out"),
 };
 
 export const path = (below: string): string => site.base + below;

@@ -1,7 +1,7 @@
 /** The page of one job: summary with the cause first, output, tasks, events and files. */
 
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { useLocation, useRoute } from "preact-iso";
 import { ask, data } from "../api.ts";
 import { type JobRow, type SearchReply, type Status, titleOf } from "../jobs.ts";
@@ -18,6 +18,7 @@ import { Resources } from "../parts/resources.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { type Task, type TasksReply, TasksTable } from "../parts/tasks.tsx";
 import { Timeline } from "../parts/timeline.tsx";
+import { TAIL, useLog } from "../parts/use_log.ts";
 import { WhyCard, type WhyReply } from "../parts/why.tsx";
 import { useRemote } from "../remote.ts";
 import { jobPath, path } from "../site.ts";
@@ -29,18 +30,8 @@ import {
   TABS,
   type Tab,
 } from "../text/job_view.ts";
-import {
-  isOther,
-  isRepeated,
-  type LogPiece,
-  type LogPlace,
-  NO_PLACE,
-  placeAfter,
-} from "../text/log_place.ts";
-import { TerminalText } from "../text/terminal.ts";
+import type { LogPiece } from "../text/log_place.ts";
 
-/** Bytes of earlier output with which the log begins. */
-const TAIL = 262_144;
 /** Answers about a job that does not exist, is another user's, or whose id is invalid. */
 const MISSING = [400, 403, 404];
 const NO_TASKS: Task[] = [];
@@ -226,63 +217,4 @@ async function hasErrors(jid: string, view: JobView): Promise<boolean> {
   } catch {
     return false; // the page shows the stream that was asked for
   }
-}
-
-const noLog = (): LogState => ({ text: new TerminalText(), skipped: 0, ended: false, read: false });
-
-/** Collect the output: from the stream, or by requests where the site has no stream. */
-function useLog(
-  jid: string,
-  view: JobView,
-  key: string,
-): { state: LogState; add: (piece: LogPiece) => void; ask: (serial: number) => Promise<void> } {
-  const [state, setState] = useState<LogState>(noLog);
-  const place = useRef<LogPlace>(NO_PLACE);
-  useEffect(() => {
-    setState(noLog());
-    place.current = NO_PLACE;
-  }, [key]);
-  const add = (piece: LogPiece): void => {
-    const begins = isOther(place.current, piece);
-    if (isRepeated(place.current, piece)) return;
-    place.current = placeAfter(piece);
-    setState((last) => {
-      const log = begins ? noLog() : last;
-      log.text.append(piece.text);
-      return {
-        text: log.text,
-        skipped: begins ? piece.offset : log.skipped,
-        ended: piece.end,
-        read: true,
-      };
-    });
-  };
-  const askForMore = async (serial: number, fromTail = false): Promise<void> => {
-    if (view.tab !== "log" || !serial) return;
-    const { next } = place.current;
-    const goesOn = serial === place.current.serial && !fromTail;
-    const response = await ask("/page-data/job-log", {
-      computeJid: jid,
-      computeJobSerial: serial,
-      stream: view.stream,
-      attempt: view.attempt,
-      ...(view.role ? { role: view.role, index: view.index } : {}),
-      ...(goesOn ? { offset: next } : { tail: TAIL }),
-    }).catch(() => undefined);
-    if (!response) return;
-    const number = (name: string): number => Number(response.headers.get(`X-Jobscribe-${name}`));
-    const piece: LogPiece = {
-      computeJobSerial: serial,
-      attempt: number("Attempt"),
-      offset: number("Offset"),
-      nextOffset: number("Next-Offset"),
-      dropped: number("Dropped"),
-      text: await response.text(),
-      end: response.headers.get("X-Jobscribe-End") === "true",
-    };
-    // the offset was that of an earlier attempt
-    if (goesOn && isOther(place.current, piece)) return askForMore(serial, true);
-    add(piece);
-  };
-  return { state, add, ask: askForMore };
 }

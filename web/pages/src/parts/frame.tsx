@@ -113,6 +113,21 @@ function Navigation(): JSX.Element {
   );
 }
 
+function SignOut(): JSX.Element {
+  const signOut = async (): Promise<void> => {
+    const headers = { "Content-Type": "application/json" };
+    const request = { method: "POST", headers, body: "{}", credentials: "same-origin" } as const;
+    const answer = await fetch(site.signOut, request).catch(() => undefined);
+    if (answer?.ok || answer?.status === 401) window.location.assign(site.home || path("/jobs"));
+    else notify("You are not signed out: the site does not answer. Try again.", true);
+  };
+  return (
+    <button type="button" class="plain sign-out" onClick={() => void signOut()}>
+      Sign out
+    </button>
+  );
+}
+
 export function Frame({
   title,
   children,
@@ -135,13 +150,9 @@ export function Frame({
         </a>
         <nav aria-label="Pages">
           <Navigation />
-          {site.home && (
-            <a href={site.home} target="_self">
-              Apps
-            </a>
-          )}
         </nav>
         <LinkState />
+        {site.user && site.signOut && <SignOut />}
       </header>
       {lost && (
         <p class="strip" role="status">

@@ -17,6 +17,12 @@ const SHAPES: Record<string, JSX.Element> = {
   down: <path d="M8 3.5v9M4.5 9 8 12.5 11.5 9" />,
   close: <path d="m4 4 8 8M12 4l-8 8" />,
   copy: <path d="M5.5 5.5v-3h8v8h-3M2.5 5.5h8v8h-8Z" />,
+  play: <path d="M5 3.2v9.6L13 8Z" />,
+  pause: <path d="M5.5 3.5v9M10.5 3.5v9" />,
+  next: <path d="m6 3.5 4.5 4.5L6 12.5" />,
+  previous: <path d="M10 3.5 5.5 8l4.5 4.5" />,
+  edit: <path d="M3 13l.6-2.8L10.8 3l2.2 2.2-7.2 7.2L3 13Z" />,
+  add: <path d="M8 3v10M3 8h10" />,
   download: <path d="M8 2.5v8M4.5 7 8 10.5 11.5 7M2.5 13.5h11" />,
 };
 

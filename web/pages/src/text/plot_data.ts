@@ -252,7 +252,7 @@ export function csv(plot: PlotData): string {
 }
 
 /** Return a text as a field. One that a spreadsheet would take for a formula begins with a quote. */
-function field(text: string): string {
+export function field(text: string): string {
   const inert = /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
   return /[",\r\n]/.test(inert) ? `"${inert.replaceAll('"', '""')}"` : inert;
 }

@@ -1,9 +1,8 @@
-/** Output as text with styles: what a terminal shows. Pure. The parser is that of the page of apps. */
+/** Output as text with styles: what a terminal shows. Pure. */
 
-import { pieces as parse } from "../../../static/terminal.js";
+import { type Piece, pieces } from "./terminal_codes.ts";
 
-/** Text and class names. */
-export type Piece = [string, string];
+export { type Piece, pieces };
 
 export interface Block {
   id: number;
@@ -18,8 +17,6 @@ export const KEPT_CHARS = 2_000_000;
 export const BLOCK_CHARS = 32_768;
 /** No escape sequence that matters is longer. */
 const SEQUENCE_CHARS = 64;
-
-export const pieces = (text: string): Piece[] => parse(text) as Piece[];
 
 /** Return the end of the last line of the first block, 0 if the block is a part of one line. */
 const endOfLines = (text: string): number => text.lastIndexOf("\n", BLOCK_CHARS - 1) + 1;
