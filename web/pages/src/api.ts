@@ -1,6 +1,6 @@
 /** Requests to the front end. Every failure is an ApiError with a sentence for the user. */
 
-import { path } from "./site.ts";
+import { ownerOf, path, site } from "./site.ts";
 
 const PATIENCE_MS = 45_000;
 /** The front end limits the requests of one user; more would be refused. */
@@ -13,6 +13,7 @@ export interface RefusalBody {
   error?: unknown;
   advice?: unknown;
   retry?: unknown;
+  problems?: unknown;
 }
 
 export class ApiError extends Error {
@@ -22,6 +23,8 @@ export class ApiError extends Error {
     readonly advice: string,
     readonly http: number,
     readonly retry: boolean,
+    /** Of a text, as `job-check` describes them. */
+    readonly problems: unknown[] = [],
   ) {
     super(sentence);
   }
@@ -74,6 +77,7 @@ export async function refusal(response: Response): Promise<ApiError> {
     text(body.advice, "try again in a moment"),
     response.status,
     typeof body.retry === "boolean" ? body.retry : response.status >= 500,
+    Array.isArray(body.problems) ? body.problems : [],
   );
 }
 
@@ -91,7 +95,24 @@ async function slot<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-async function send(address: string, body: object, signal?: AbortSignal): Promise<Response> {
+const PAGE_DATA = "/page-data/";
+
+/**
+ * Return address and body of a request. A request about another user's job names this user, and the
+ * supervisor decides whether the signed-in user may send it.
+ */
+export function addressed(address: string, body: object): [string, object] {
+  const { computeJid, id, uid } = body as { computeJid?: unknown; id?: unknown; uid?: unknown };
+  const owner = ownerOf(typeof computeJid === "string" ? computeJid : id);
+  const isForeign = owner !== undefined && owner !== site.user && uid === undefined;
+  if (!isForeign || !address.startsWith(PAGE_DATA) || address.startsWith(`${PAGE_DATA}site/`)) {
+    return [address, body];
+  }
+  return [address.replace(PAGE_DATA, `${PAGE_DATA}site/`), { ...body, uid: owner }];
+}
+
+async function send(to: string, content: object, signal?: AbortSignal): Promise<Response> {
+  const [address, body] = addressed(to, content);
   const patience = AbortSignal.timeout(PATIENCE_MS);
   try {
     return await fetch(path(address), {

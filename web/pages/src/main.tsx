@@ -2,6 +2,7 @@
 
 import "./style.css";
 import "./parts.css";
+import "./submit.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
 import { loadMe } from "./me.ts";
@@ -12,6 +13,8 @@ import { Empty, SignedOut } from "./parts/messages.tsx";
 import { path, site } from "./site.ts";
 
 const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
+
+const SubmitPage = lazy(() => import("./pages/submit.tsx").then((m) => m.SubmitPage));
 
 function NotFound() {
   return (
@@ -38,6 +41,7 @@ function App() {
       <Router>
         <Route path={path("/jobs")} component={JobsPage} />
         <Route path={path("/jobs/:jid")} component={JobPage} />
+        <Route path={path("/submit")} component={SubmitPage} />
         <Route default component={NotFound} />
       </Router>
     </LocationProvider>

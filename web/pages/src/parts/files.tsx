@@ -4,7 +4,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { data } from "../api.ts";
 import { useRemote } from "../remote.ts";
-import { path } from "../site.ts";
+import { downloadPath } from "../site.ts";
 import { bytes, moment } from "../text/format.ts";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Scroll } from "./scroll.tsx";
@@ -42,7 +42,7 @@ export function Files({ jid, active }: { jid: string; active: boolean }): JSX.El
               <tr key={file.name}>
                 <td>
                   <a
-                    href={path(`/page-data/job-file/${jid}?name=${encodeURIComponent(file.name)}`)}
+                    href={`${downloadPath("job-file", jid)}?name=${encodeURIComponent(file.name)}`}
                     download
                     target="_self"
                   >

@@ -95,7 +95,8 @@ function Notices(): JSX.Element {
 }
 
 function Navigation(): JSX.Element {
-  const { path: current } = useLocation();
+  // without a user there is no router
+  const current = useLocation().path ?? "";
   const shown = ENTRIES.filter((entry) => !entry.admin || isAdmin());
   return (
     <>
