@@ -285,7 +285,9 @@ function FileTab(props: {
             checked={draft.noImage}
             onChange={(e) => props.onNoImage(e.currentTarget.checked)}
           />
-          Run the commands without their images (<code>--no-image</code>)
+          <span>
+            Run the commands without their images (<code>--no-image</code>)
+          </span>
         </label>
       )}
     </>

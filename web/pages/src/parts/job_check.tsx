@@ -70,7 +70,9 @@ export function CheckPanel(props: {
   return (
     <>
       <p class={count ? "verdict bad" : "verdict"} role="status">
-        {count ? `${plural(count, "problem")}.` : "No problems."}
+        {count
+          ? `${plural(count, "problem")}${props.general ? ", marked in the form" : ""}.`
+          : "No problems."}
         {found.openpai > 0 && ` A configuration of OpenPAI, version ${found.openpai}.`}
       </p>
       <ProblemList title="Problems" kind="error" problems={shown} onLine={props.onLine} />

@@ -6,7 +6,7 @@ import { ApiError, data, requestId } from "../api.ts";
 import { CancelDialog } from "../cancel.tsx";
 import { now } from "../clock.ts";
 import { isActive, type JobRow, plainCommand, type Status, titleOf } from "../jobs.ts";
-import { path } from "../site.ts";
+import { isOwn, path } from "../site.ts";
 import { duration, moment, sentence } from "../text/format.ts";
 import { notify } from "./frame.tsx";
 import { Icon } from "./icons.tsx";
@@ -69,6 +69,7 @@ function Facts({ status, row }: { status: Status; row: JobRow | undefined }): JS
   else if (status.state === "pending" && status.computeJobQueued) {
     facts.push(["Waiting for", duration(now.value - status.computeJobQueued)]);
   }
+  if (row && !isOwn(row.jid)) facts.push(["User", row.uid]);
   if (row) facts.push(["Driver", row.driver]);
   if (row?.queue) facts.push(["Queue", row.queue]);
   if (row && row.simulationType !== "command") facts.push(["App", row.simulationType]);
@@ -111,14 +112,14 @@ function Actions(props: {
         <button type="button" class="danger" onClick={() => setCanceling(true)}>
           Cancel …
         </button>
-      ) : (
+      ) : isOwn(jid) ? (
         <button
           type="button"
           onClick={() => act("Started again", "job-retry", { reqId: requestId() })}
         >
           Run again
         </button>
-      )}
+      ) : null}
       {canceling && (
         <CancelDialog jids={[jid]} onClose={() => setCanceling(false)} onDone={onChanged} />
       )}
