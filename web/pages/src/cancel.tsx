@@ -62,8 +62,10 @@ export function CancelDialog(props: {
         <p class="soft">A canceled job stays canceled. Its files and logs are kept.</p>
         {foreign > 0 && (
           <p>
-            {foreign === 1 ? "One belongs" : `${foreign} belong`} to other users. They see the
-            reason, and the audit trail names you.
+            {foreign === 1
+              ? "One belongs to another user, who sees the reason."
+              : `${foreign} belong to other users, who see the reason.`}{" "}
+            The audit trail names you.
           </p>
         )}
         <label>

@@ -106,7 +106,10 @@ export function JobsPage(): JSX.Element {
           </a>
         </div>
       </div>
-      <SavedViews query={formatFilters({ ...filters, cursor: "" })} />
+      <SavedViews
+        query={formatFilters({ ...filters, cursor: "" })}
+        isPlain={!isFiltered(filters) && filters.sort === "changed" && !filters.ascending}
+      />
       <FilterBar filters={filters} onChange={change} />
       {list.error && <ErrorMessage error={list.error} again={list.reload} />}
       {list.data === undefined && !list.error && <Loading what="jobs" />}
@@ -378,6 +381,7 @@ function Row(props: {
           <span class="sub soft">{row.jid}</span>
         )}
         <span class="sub soft narrow">
+          {props.filters.scope === "mine" ? "" : `${row.uid} · `}
           {ago(row.queuedAt, now.value)} · {took}
         </span>
       </td>

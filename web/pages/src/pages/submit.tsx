@@ -131,7 +131,7 @@ export function SubmitPage(): JSX.Element {
               </p>
             )}
           </div>
-          <aside class="card check" aria-label="Check">
+          <aside class="card check-panel" aria-label="Check">
             <CheckPanel
               check={check}
               blank={isBlank}

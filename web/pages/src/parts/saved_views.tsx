@@ -8,12 +8,17 @@ import { Dialog } from "./dialog.tsx";
 import { notify } from "./frame.tsx";
 import { Icon } from "./icons.tsx";
 
-export function SavedViews({ query }: { query: string }): JSX.Element | null {
+export function SavedViews(props: {
+  query: string;
+  /** Neither filters nor another order: nothing to save. */
+  isPlain: boolean;
+}): JSX.Element | null {
+  const { query, isPlain } = props;
   const [naming, setNaming] = useState(false);
   useEffect(followViews, []);
   const saved = views.value;
   const current = saved.find((v) => v.query === query);
-  const maySave = query !== "" && !current;
+  const maySave = !isPlain && !current;
   if (saved.length === 0 && !maySave) return null;
   return (
     <nav class="views" aria-label="Saved views">
