@@ -4,12 +4,11 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from ...protocol.jobs.registry_login import RegistryLogin
 from ...schema.fields import InvalidDocument, Problem
-from ...schema.jobs.description import Description, parse_description
-from ...schema.openpai.conversion import Converted, convert_configuration, version_of
+from ...schema.jobs.description import Description
+from ...schema.openpai.conversion import Converted
+from ...schema.openpai.document import Document, parse_document
 from ...schema.openpai.draft import LocalPath, Options
 from ...schema.openpai.task_script import MAX_CODE
 from ...schema.text import reader
@@ -18,8 +17,6 @@ from .registry_files import openpai_logins, own_logins
 
 #: Files of a code folder that are counted; a folder with more is too large, whatever their sizes.
 _MAX_FILES = 200_000
-#: Part of the supervisor's sentence about a role with an image where there are no containers.
-_NO_CONTAINERS = "runs tasks without containers"
 
 
 class FileOptions(NamedTuple):
@@ -52,9 +49,7 @@ class JobDocument(NamedTuple):
 
     def located(self, problems: Sequence[Problem]) -> list[Problem]:
         """Return problems of the description with file and line."""
-        if self.openpai is not None:
-            problems = [_advised(self.openpai.draft.translated(p)) for p in problems]
-        return self.tree.located(problems)
+        return Document(self.tree, self.data, self.description, self.openpai).located(problems)
 
 
 def read_document(
@@ -64,22 +59,22 @@ def read_document(
     tree = None
     try:
         tree = reader.read(path, lenient=True)
-        if not version_of(tree.data):
-            description = parse_description(tree.data)
-            logins = own_logins(description)
-            document = JobDocument(tree, tree.data, description, None, logins.known)
+        found = parse_document(
+            tree, lambda: Options(options.user(), options.containers, options.driver)
+        )
+        if (converted := found.openpai) is None:
+            logins = own_logins(found.description)
+            document = JobDocument(*found, logins.known)
             problems = [*tree.problems, *tree.located(logins.problems)]
-            return document, problems, tree.located(description.warnings)
-        chosen = Options(options.user(), options.containers, options.driver)
-        converted = convert_configuration(tree.data, chosen)
+            return document, problems, tree.located(found.warnings)
         logins = openpai_logins(converted.draft.logins, "" if path == "-" else path)
-        document = JobDocument(tree, converted.data, converted.description, converted, logins.known)
+        document = JobDocument(*found, logins.known)
         problems, warnings = _check_paths(converted.paths)
         problems += logins.problems
         return (
             document,
             [*tree.problems, *tree.located(problems)],
-            tree.located([*converted.warnings, *warnings]),
+            tree.located([*found.warnings, *warnings]),
         )
     except InvalidDocument as e:
         if tree is None:
@@ -89,14 +84,6 @@ def read_document(
             sorted([*tree.problems, *tree.located(e.problems)], key=lambda p: p.line or 0),
             tree.located(e.warnings),
         )
-
-
-def _advised(problem: Problem) -> Problem:
-    if _NO_CONTAINERS not in problem.problem:
-        return problem
-    return replace(
-        problem, right="`--driver docker`, or `--no-image` to run its commands without the image"
-    )
 
 
 def _check_paths(paths: Sequence[LocalPath]) -> tuple[list[Problem], list[Problem]]:

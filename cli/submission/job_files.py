@@ -10,9 +10,9 @@ from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
 from ...schema.fields import InvalidDocument, Problem, member
 from ...schema.jobs.description import JobDescription, JobRuns, build_runs
+from ...schema.jobs.plan_text import plan_lines
 from ..session.session import Session
 from .job_document import FileOptions, JobDocument, read_document
-from .plan_text import show
 from .quota_warning import warn_of_quota
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def dry_run(s: Session, path: str, quiet: bool, options: FileOptions) -> None:
     if s.screen.json:
         s.screen.value("jobscribe.job.plan/1", {"items": items, "warnings": warnings})
         return
-    for item in items:
-        show(s.screen, item)
+    for line in (line for item in items for line in plan_lines(item)):
+        s.screen.line(line)
 
 
 def _taken(s: Session, job: JobRuns) -> Problem | None:
@@ -97,8 +97,7 @@ def _taken(s: Session, job: JobRuns) -> Problem | None:
         if e.code != "notFound":
             raise
         return None
-    sentence = f"you have a job with this name already: {jid}, which is {found.state}"
-    return Problem(path=member(job.job.path, "name"), problem=sentence, right="another name")
+    return job.taken(found.state)
 
 
 def _checked(

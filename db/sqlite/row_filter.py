@@ -20,6 +20,7 @@ def conditions(wanted: RowFilter) -> tuple[list[str], list[Any]]:
     where: list[str] = []
     values: list[Any] = []
     lists: tuple[tuple[str, Sequence[str]], ...] = (
+        ("uid", wanted.users),
         ("status", wanted.statuses),
         ("driver", wanted.drivers),
         ("simulation_type", wanted.types),

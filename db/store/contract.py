@@ -59,7 +59,8 @@ class IndexRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Conditions on index rows; an empty tuple does not restrict. since, until: `queued_at`.
+    """Conditions on index rows; an empty tuple does not restrict. users: jobs of one of these.
+    since, until: `queued_at`.
 
     words, queues: rows whose jid and request do not have all of these words, or whose request has
     none of these queues, may be left out. Letters of words match in either case; only ASCII letters
@@ -67,6 +68,7 @@ class RowFilter(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     uid: str | None = None
+    users: tuple[str, ...] = ()
     statuses: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
     types: tuple[str, ...] = ()

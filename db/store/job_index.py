@@ -44,6 +44,7 @@ def fits(row: IndexRow, wanted: RowFilter) -> bool:
     """Return whether a row meets the conditions, except `words` and `queues`, which are not in a row."""
     return (
         wanted.uid in (None, row.uid)
+        and (not wanted.users or row.uid in wanted.users)
         and (not wanted.statuses or row.status in wanted.statuses)
         and (not wanted.drivers or row.driver in wanted.drivers)
         and (not wanted.types or row.simulation_type in wanted.types)

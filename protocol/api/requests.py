@@ -271,8 +271,8 @@ JobOrder = Literal["changed", "submitted", "started", "ended", "duration"]
 
 
 class JobSearch(_Request, frozen=True, kw_only=True):
-    """Search the jobs of one user, or of all users if `uid` is absent. Each field that is given
-    restricts the answer to jobs whose current run has one of its values.
+    """Search the jobs of one user. If `uid` is absent: of all users whose data the sender may see.
+    Each field that is given restricts the answer to jobs whose current run has one of its values.
 
     text: words, separated by spaces or quotes, that all occur in the name, the command or the
     computeJid; ASCII letters match in either case. causes: the reason why the run ended. since, until: time of the submission, unix
@@ -594,6 +594,41 @@ class RunDescription(_Request, frozen=True, kw_only=True):
     credentials: (
         Annotated[dict[str, RegistryLogin], msgspec.Meta(max_length=MAX_LOGINS)] | msgspec.UnsetType
     ) = msgspec.UNSET
+
+
+class JobOptions(_Request, frozen=True, kw_only=True):
+    """Return what this user may request here: drivers with their largest host, queues, limits,
+    clusters.
+    """
+
+    uid: Uid
+    active_plan: Plan | None = None
+
+
+class JobCheck(_Request, frozen=True, kw_only=True):
+    """Check the text of a job file (docs/jobs.md, or a configuration of OpenPAI). The answer has all
+    problems with their lines. plan: also return the dry run of each job. no_image: run commands of
+    OpenPAI without their images. Nothing is stored.
+    """
+
+    uid: Uid
+    text: str
+    no_image: bool = False
+    plan: bool = False
+    active_plan: Plan | None = None
+
+
+class RunText(_Request, frozen=True, kw_only=True):
+    """Submit all jobs of a job file, or none if its text has a problem. The same request may be
+    repeated. tags: of each job.
+    """
+
+    req_id: BulkReqId
+    uid: Uid
+    text: str
+    no_image: bool = False
+    tags: Tags = ()
+    active_plan: Plan | None = None
 
 
 class JobMetrics(_Request, frozen=True, kw_only=True):

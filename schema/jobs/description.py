@@ -70,6 +70,12 @@ class JobRuns(msgspec.Struct, frozen=True):
     def jids(self) -> tuple[str, ...]:
         return tuple(compute_jid(s.uid, s.simulation_id, s.compute_model) for s in self.specs)
 
+    def taken(self, state: str) -> Problem:
+        """Return the problem of a unique name that the user has already. state: of that job."""
+        sentence = f"you have a job with this name already: {self.jids()[0]}, which is {state}"
+        path = member(self.job.path, "name")
+        return Problem(path=path, problem=sentence, right="another name")
+
 
 def parse_description(data: object) -> Description:
     """Parse the jobs in plain data (from JSON or YAML). Raises InvalidDocument and nothing else,

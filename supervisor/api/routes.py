@@ -18,6 +18,7 @@ from .endpoints import (
     app_calls,
     hosts,
     job_descriptions,
+    job_texts,
     monitoring,
     run_groups,
     run_plans,
@@ -106,6 +107,9 @@ ROUTES = (
         Subject.BODY,
         takes=rq.RunDescription,
     ),
+    Route("/api/job-options", job_texts.options, "read", Subject.BODY, takes=rq.JobOptions),
+    Route("/api/job-check", job_texts.job_check, "read", Subject.BODY, takes=rq.JobCheck),
+    Route("/api/run-text", job_texts.run_text, "control", Subject.BODY, takes=rq.RunText),
     Route("/api/run-plan", run_plans.run_plan, "read", Subject.RUN, takes=rq.RunPlan),
     Route("/api/run-array", run_groups.run_array, "control", Subject.RUN, takes=rq.RunArray),
     Route(
@@ -178,7 +182,7 @@ ROUTES = (
         "/api/lib-files", user_files.lib_files, "read", Subject.QUERY, ("GET",), query=(_UID, _APP)
     ),
     Route("/api/job-list", runs.job_list, "read", Subject.BODY_OR_ALL, takes=rq.JobList),
-    Route("/api/job-search", runs.job_search, "read", Subject.BODY_OR_ALL, takes=rq.JobSearch),
+    Route("/api/job-search", runs.job_search, "read", Subject.BODY_OR_MEMBERS, takes=rq.JobSearch),
     Route("/api/job-group", run_groups.job_group, "read", Subject.BODY, takes=rq.JobGroup),
     Route(
         "/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY, takes=rq.GroupCancel

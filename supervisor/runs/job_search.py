@@ -10,7 +10,7 @@ import heapq
 import math
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from typing import Any
 
 import msgspec
@@ -40,14 +40,18 @@ _JID = re.compile(r"[A-Za-z0-9]{8}-[A-Za-z0-9]{8}-[A-Za-z][A-Za-z0-9_]{0,63}")
 Place = tuple[float, str]
 
 
-async def search_jobs(runs: RunService, request: JobSearch, now: float) -> dict[str, Any]:
-    """Return a page of jobs. `searchedUntil` is set if the time was not enough for all jobs: the
-    jobs whose latest change is older than this position are missing. Raises Refusal (badRequest).
+async def search_jobs(
+    runs: RunService, request: JobSearch, now: float, users: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a page of jobs. users: only of these; empty: of all that the request names.
+    `searchedUntil` is set if the time was not enough for all jobs: the jobs whose latest change is
+    older than this position are missing. Raises Refusal (badRequest).
     """
+    among = tuple(sorted(users))
     if request.sort == "changed" and not request.ascending:
-        found, next_, left = await _newest(runs, request)
+        found, next_, left = await _newest(runs, request, among)
     else:
-        found, next_, left = await _sorted(runs, request, now)
+        found, next_, left = await _sorted(runs, request, now, among)
     jobs = [
         {**msgspec.to_builtins(row), "state": row.status, **runs.summaries.get(row)._asdict()}
         async for row in gently(found)
@@ -56,12 +60,12 @@ async def search_jobs(runs: RunService, request: JobSearch, now: float) -> dict[
 
 
 async def _newest(
-    runs: RunService, request: JobSearch
+    runs: RunService, request: JobSearch, users: tuple[str, ...]
 ) -> tuple[list[IndexRow], str | None, int | None]:
     """Return the newest changes; stops with the first window that completes the page."""
     before = None if not request.cursor else _position(request.cursor)
     found: list[IndexRow] = []
-    async for rows, left in _windows(runs, request, before):
+    async for rows, left in _windows(runs, request, before, users):
         found += rows
         if len(found) >= request.limit:
             more = len(found) > request.limit or left is not None
@@ -72,14 +76,14 @@ async def _newest(
 
 
 async def _sorted(
-    runs: RunService, request: JobSearch, now: float
+    runs: RunService, request: JobSearch, now: float, users: tuple[str, ...]
 ) -> tuple[list[IndexRow], str | None, int | None]:
     """Return the first rows after the cursor in another order, for which all rows are read."""
     after = None if not request.cursor else _place(request.cursor)
     sign = 1.0 if request.ascending else -1.0
     best: list[tuple[Place, IndexRow]] = []
     left: int | None = None
-    async for rows, before in _windows(runs, request, None):
+    async for rows, before in _windows(runs, request, None, users):
         left = before
         places = [((sign * _value(r, request, now), r.jid), r) for r in rows]
         best += [p for p in places if after is None or p[0] > after]
@@ -90,7 +94,7 @@ async def _sorted(
 
 
 async def _windows(
-    runs: RunService, request: JobSearch, before: int | None
+    runs: RunService, request: JobSearch, before: int | None, users: tuple[str, ...]
 ) -> AsyncIterator[tuple[list[IndexRow], int | None]]:
     """Yield the rows of each window that fit, and the position where the next window begins. Ends
     early after SEARCH_SECS.
@@ -98,6 +102,7 @@ async def _windows(
     words = tuple(dict.fromkeys(w for w in _BETWEEN_WORDS.split(request.text) if w))
     wanted = RowFilter(
         uid=request.uid,
+        users=users,
         statuses=tuple(request.states),
         drivers=request.drivers,
         types=request.apps,
@@ -110,7 +115,7 @@ async def _windows(
     if len(words) == 1 and _JID.fullmatch(words[0]):
         # the one job with this id, without a search
         exact = [r for r in runs.engine.store.find_jobs(words[0], 1) if r.jid == words[0]]
-        if exact and (request.uid in (None, exact[0].uid)):
+        if exact and fits(exact[0], RowFilter(uid=request.uid, users=users)):
             summary = runs.summaries.get(exact[0])
             yield [r for r in exact if fits(r, wanted) and _fits(r, summary, request, words)], None
             return

@@ -406,6 +406,12 @@ def test_windows_of_jobs_are_filtered_and_follow_each_other(bed: Bed) -> None:
     assert numbers(drivers=("d0", "d1"), statuses=("error",)) == ([7, 3, 1], None)
     assert numbers(types=("heat",))[0] == [2] and numbers(reasons=("exit",))[0] == [7, 6, 5]
     assert numbers(since=2.0, until=5.0)[0] == [4, 3, 2]
+    assert numbers(users=("b", "nobody"))[0] == [7, 6] and numbers(users=("a", "b"))[0][:3] == [
+        7,
+        6,
+        5,
+    ]
+    assert numbers(users=("b",), uid="a")[0] == [] and numbers(window=2, users=("a",)) == ([], 7)
 
 
 def test_windows_may_leave_out_jobs_without_the_words(bed: Bed) -> None:

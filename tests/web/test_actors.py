@@ -73,6 +73,17 @@ def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dic
             query = f"name=a&size=1&sha256={hashlib.sha256(b'a').hexdigest()}"
             path = f"/page-data/job-file/{ANN}-{sid}-oddReport?{query}"
             return "PUT", path, {"data": b"a", **headers}
+        case "jobFileSitePage":
+            return "GET", f"/page-data/site/job-file/{ANN}-{sid}-oddReport?name=big10", {}
+        case "jobOutputSitePage":
+            return "GET", f"/page-data/site/job-output/{ANN}-{sid}-oddReport", {}
+        case "traceSitePage":
+            asked = {"id": f"{ANN}-{sid}-oddReport", "uid": ANN}
+            return "POST", "/page-data/site/trace", {"json": asked}
+        case _ if api in ON_OTHERS:
+            asked = {"computeJid": f"{ANN}-{sid}-oddReport", "uid": ANN}
+            asked |= {"reqId": f"{api}-{sid}"} if api == "runCancelSitePage" else {}
+            return "POST", f"/page-data/site/{ON_OTHERS[api]}", {"json": asked}
         case _ if api in PAGES:
             name = PAGES[api]
             return "POST", f"/page-data/{name}", {"json": {"computeJid": f"{ANN}-{sid}-oddReport"}}
@@ -93,6 +104,10 @@ PAGES = {
     "jobLogPage": "job-log",
     "jobDefinitionPage": "job-definition",
 }
+#: The same about any user, where the supervisor decides by the role of the signed-in user.
+ON_OTHERS = {f"{api.removesuffix('Page')}SitePage": name for api, name in PAGES.items()}
+ON_OTHERS |= {"runCancelSitePage": "run-cancel"}
+BY_ROLE = [*ON_OTHERS, "jobFileSitePage", "jobOutputSitePage", "traceSitePage"]
 ON_A_RUN = [
     *PAGES,
     "jobOutputPage",
@@ -116,6 +131,9 @@ ON_A_RUN = [
 #: Operations that name no object of a user: they concern the requesting user or no user.
 ABOUT_ONESELF = {
     "jobSearchPage",
+    "jobOptionsPage",
+    "jobCheckPage",
+    "runTextPage",
     "jobSearchSitePage",
     "debugListSitePage",
     "whoamiSitePage",
@@ -140,7 +158,7 @@ ABOUT_ONESELF = {
 
 
 def test_no_operation_is_left_out() -> None:
-    assert {r.api for r in ROUTES} == set(ON_A_RUN) | ABOUT_ONESELF
+    assert {r.api for r in ROUTES} == set(ON_A_RUN) | set(BY_ROLE) | ABOUT_ONESELF
     assert {r.api for r in CHANGING} < {r.api for r in ROUTES}
 
 
@@ -168,6 +186,27 @@ def test_not_yours_is_not_there(
         assert status == 200 and '"missing"' in text and '"noRun"' in text
     else:
         assert (status, '"notFound"' in text) == (404, True), (status, text)
+
+
+@pytest.mark.parametrize("api", BY_ROLE)
+def test_others_jobs_are_for_those_with_a_role(
+    real: FrontEnd, anns_run: dict[str, Any], api: str
+) -> None:
+    serial = anns_run["computeJobSerial"]
+    answers = []
+    for sid in (SID, "nowhere1"):
+        method, path, options = operation(api, sid, serial, "")
+        answer = real.as_(BOB).ask(method, path, **options)
+        refused(answer, 403, "forbidden")
+        answers.append(answer.get_data(as_text=True).replace(sid, "SID"))
+        refused(real.as_(None).ask(method, path, **options), 401, "unauthenticated")
+    assert answers[0] == answers[1]
+    # the administrator gets the owner's answer: this run has no such file, and is over
+    method, path, options = operation(api, SID, serial, "")
+    for uid in (ADM, ANN):
+        answer = real.as_(uid).ask(method, path, **options)
+        wanted = 404 if api == "jobFileSitePage" else 200
+        assert answer.status_code == wanted, (uid, answer.get_data(as_text=True))
 
 
 @pytest.mark.parametrize("api", ON_A_RUN)

@@ -68,11 +68,15 @@ def test_a_clone_is_checked_as_a_whole_and_starts_once(web: FrontEnd, stub: Stub
     assert (run["uid"], run["command"], run["env"]) == (ANN, ["true"], env)
     assert run["simulationId"] != "abcdefgh" and run["clonedFrom"] == JID
     two = {"jobs": {n: {"command": "true"} for n in "ab"}}
-    refused(web.as_(ANN).post("/page-data/job-clone", {**clone, "definition": two}), 400, "badRequest")
+    refused(
+        web.as_(ANN).post("/page-data/job-clone", {**clone, "definition": two}), 400, "badRequest"
+    )
     refused(web.as_(BOB).post("/page-data/job-clone", clone), 404, "notFound")
     web.refusals = {(ANN, "runSimulation", "command"): Refusal("planRequired", "no runs")}
     refused(
-        web.as_(ANN).post("/page-data/job-clone", {**clone, "definition": good}), 402, "planRequired"
+        web.as_(ANN).post("/page-data/job-clone", {**clone, "definition": good}),
+        402,
+        "planRequired",
     )
 
 

@@ -312,7 +312,9 @@ def test_a_page_without_a_stream_asks_also_when_it_was_opened_without_an_answer(
         re.compile(r"/live(\?|$)"), lambda route: route.fulfill(status=403, json=refusal)
     )
     apps = re.compile("/apps$")
-    ann.page.route(apps, lambda r: r.continue_() if r.request.is_navigation_request() else r.abort())
+    ann.page.route(
+        apps, lambda r: r.continue_() if r.request.is_navigation_request() else r.abort()
+    )
     ann.page.goto(ann.site.front + "/apps")
     ann.until("main [role=alert]", "The site does not answer")
     ann.page.unroute(apps)
@@ -353,13 +355,19 @@ def test_pixels_are_where_the_axes_say_and_labels_are_complete(
     ann.start()
     ann.until_state("completed")
     label = "a label that is much longer than any picture of it could be, " * 3
-    matrix: dict[str, Any] = {"xRange": [0, 2, 2], "yRange": [10, 12, 2], "zMatrix": [[0, 1], [2, 3]]}
+    matrix: dict[str, Any] = {
+        "xRange": [0, 2, 2],
+        "yRange": [10, 12, 2],
+        "zMatrix": [[0, 1], [2, 3]],
+    }
     ranges = ((0, 5e6), (1e9, 1e9 + 500), (-1e-5, 5e-5), (1e17, 1e17 + 32), (-3e7, 0), (0, 1e300))
     long = {"title": label, "xLabel": label, "yLabel": label, "zLabel": label}
     frames = [matrix, *({**matrix, **long, "xRange": r, "yRange": r, "zRange": r} for r in ranges)]
 
     def answer(route: Any) -> None:
-        report, index = (m := re.search(r"(\d+)\*(\w+)", route.request.url.replace("%2A", "*"))) and (m[2], int(m[1]))
+        report, index = (
+            m := re.search(r"(\d+)\*(\w+)", route.request.url.replace("%2A", "*"))
+        ) and (m[2], int(m[1]))
         if report == "heatAnimation":
             route.fulfill(json=frames[min(index, len(frames) - 1)])
         else:

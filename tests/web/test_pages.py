@@ -1,6 +1,7 @@
 """The pages without a browser: their document and files, and requests that are passed on."""
 
 import gzip
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,9 @@ def metas(text: str) -> dict[str, str]:
     return dict(re.findall(r'<meta name="jobscribe-(\w+)" content="([^"]*)">', text))
 
 
-@pytest.mark.parametrize("path", ["/jobs", f"/jobs/{JID}", "/jobs/a/b", "/jobs?state=error"])
+@pytest.mark.parametrize(
+    "path", ["/jobs", f"/jobs/{JID}", "/jobs/a/b", "/jobs?state=error", "/submit"]
+)
 def test_each_address_is_the_same_document(make_web: Callable[..., FrontEnd], path: str) -> None:
     for prefix in ("", "/sims/a"):
         web = make_web("/nowhere", prefix=prefix)
@@ -177,3 +180,61 @@ def test_a_download_of_output_stays_with_its_attempt(web: FrontEnd, stub: StubSu
     first, second = stub.sent("/api/job-log")
     assert first["attempt"] == 0
     assert (second["attempt"], second["role"], second["index"]) == (2, "worker", 1)
+
+
+def test_a_described_job_has_the_plan_of_the_site_and_its_permission(
+    make_web: Callable[..., FrontEnd], stub: StubSupervisor
+) -> None:
+    web = make_web(stub.address, plan=lambda uid: "gold")
+    stub.answers["/api/run-text"] = {"jobs": {}}
+    stub.answers["/api/job-check"] = {"problems": []}
+    stub.answers["/api/job-options"] = {"drivers": []}
+    sent = {"reqId": "request1", "text": "name: x", "tags": ["a"]}
+    assert web.as_(ANN).said("/page-data/run-text", sent) == {"jobs": {}}
+    web.as_(ANN).said("/page-data/job-check", {"text": "x" * 2_500_000, "plan": True})
+    web.as_(ANN).said("/page-data/job-options", {})
+    for path in ("run-text", "job-check", "job-options"):
+        (got,) = stub.sent(f"/api/{path}")
+        assert (got["uid"], got["activePlan"]) == (ANN, "gold")
+    # user and plan are not the page's to choose
+    for more in ({"uid": BOB}, {"activePlan": "platinum"}):
+        refused(web.as_(ANN).post("/page-data/run-text", sent | more), 400, "badRequest")
+    large = {"text": "x" * 3_200_000}
+    refused(web.as_(ANN).post("/page-data/job-check", large), 413, "tooLarge")
+    # the problems of the text reach its author
+    problems = [{"line": 3, "path": "name", "problem": "p", "right": "r"}]
+    body = {"code": "badRequest", "error": "not valid", "retry": False, "problems": problems}
+    stub.answers["/api/run-text"] = (400, {}, json.dumps(body | {"state": "error"}).encode())
+    said = refused(web.as_(ANN).post("/page-data/run-text", sent), 400, "badRequest")
+    assert said["problems"] == problems
+    # a site that restricts the start of runs restricts this one, too
+    for api in ("runTextPage", "runSimulation"):
+        web.refusals = {(ANN, api, "command"): Refusal("planRequired", "not in your plan")}
+        refused(web.as_(ANN).post("/page-data/run-text", sent), 402, "planRequired")
+    web.refusals = {(ANN, "jobCheckPage", "command"): Refusal("forbidden", "no")}
+    refused(web.as_(ANN).post("/page-data/job-check", {"text": ""}), 403, "forbidden")
+
+
+def test_a_job_of_another_user_is_asked_for_in_the_name_of_the_signed_in_user(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
+    asked = {"uid": ANN, "computeJid": JID}
+    stub.answers["/api/run-status"] = {"state": "running"}
+    stub.answers["/api/job-why"] = {"state": "error", "try": ["wait", "docker ps"], "path": "/x"}
+    stub.answers["/api/run-cancel"] = {"state": "canceled"}
+    stub.answers["/api/job-log"] = (200, {"X-Jobscribe-Offset": "0", "X-Jobscribe-End": "true",
+                                          "X-Jobscribe-Dropped": "0"}, b"output")  # fmt: skip
+    bob, chief = web.as_(BOB), web.as_(ADM)
+    assert bob.said("/page-data/site/run-status", asked) == {"state": "running"}
+    assert bob.said("/page-data/site/job-why", asked) == {"state": "error", "try": ["wait"]}
+    chief.said("/page-data/site/run-cancel", asked | {"reqId": "request1", "reason": "why"})
+    assert chief.post("/page-data/site/job-log", asked).get_data() == b"output"
+    assert chief.get(f"/page-data/site/job-output/{JID}").get_data() == b"output"
+    senders = [h.get(SIGNED_IN) or h.get(ACTOR) for h in stub.headers]
+    assert senders == [BOB, BOB, ADM, ADM, ADM]
+    assert {r["uid"] for path in ("run-status", "run-cancel", "job-log") for r in stub.sent(f"/api/{path}")} == {ANN}  # fmt: skip
+    # the front end itself asks about one's own jobs
+    web.as_(ANN).said("/page-data/run-status", {"computeJid": JID})
+    assert (stub.headers[-1].get(SIGNED_IN), stub.headers[-1].get(ACTOR)) == (None, None)
+    refused(web.as_(None).post("/page-data/site/run-status", asked), 401, "unauthenticated")
+    refused(bob.post("/page-data/site/run-status", {"computeJid": JID}), 400, "badRequest")

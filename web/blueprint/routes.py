@@ -86,7 +86,9 @@ def _page_data(
     )
 
 
-def _site_data(name: str, type_: type[msgspec.Struct] | None, about: str) -> Route:
+def _site_data(
+    name: str, type_: type[msgspec.Struct] | None, about: str, *, changes: bool = False
+) -> Route:
     """Return the route that passes a request on as one of the signed-in user, with the role that
     this user has. It may be about other users or the site.
     """
@@ -95,9 +97,54 @@ def _site_data(name: str, type_: type[msgspec.Struct] | None, about: str) -> Rou
         api=first + "".join(map(str.title, rest)) + "SitePage",
         method="POST",
         path=f"/page-data/site/{name}",
-        handler=page_data.site_data(name, type_),
+        handler=page_data.site_data(name, type_, changes=changes),
         takes=NoFields if type_ is None else SITE_BODIES[type_],
         about=about,
+    )
+
+
+def _job_text(name: str, type_: type[msgspec.Struct], about: str, *, starts: bool = False) -> Route:
+    """Return the route for a request about runs that the user describes."""
+    first, *rest = name.split("-")
+    return Route(
+        api=first + "".join(map(str.title, rest)) + "Page",
+        method="POST",
+        path=f"/page-data/{name}",
+        handler=page_data.job_text(name, type_, starts=starts),
+        takes=BODIES[type_],
+        about=about,
+    )
+
+
+def _downloads(
+    below: str, whose: str, file: page_data.Handler, output: page_data.Handler
+) -> tuple[Route, ...]:
+    """Return the routes of downloads. below: "site/" for those of other users' jobs."""
+    kind = "SitePage" if below else "Page"
+    return (
+        Route(
+            api=f"jobFile{kind}",
+            method="GET",
+            path=f"/page-data/{below}job-file/{_JID}",
+            handler=file,
+            gives="file",
+            query=(Variable("name", "path below the run directory"),),
+            about=f"Download a file of {whose}",
+        ),
+        Route(
+            api=f"jobOutput{kind}",
+            method="GET",
+            path=f"/page-data/{below}job-output/{_JID}",
+            handler=output,
+            gives="text",
+            query=(
+                Variable("stream", "stdout or stderr", "^(stdout|stderr)$"),
+                Variable("attempt", "0: the latest", None),
+                Variable("role", "of the task"),
+                Variable("index", "of the task", None),
+            ),
+            about=f"Download the output of a task of {whose}",
+        ),
     )
 
 
@@ -118,6 +165,35 @@ _PAGES = (
     _site_data(
         "job-search", requests.JobSearch, "Jobs of another user, or of all whom one may see"
     ),
+    _site_data("run-status", requests.RunStatusRequest, "Status of another user's job"),
+    _site_data("job-tasks", requests.JobTasks, "Attempts and tasks of another user's job"),
+    _site_data("job-story", requests.JobStory, "Events of another user's job"),
+    _site_data("job-metrics", requests.JobMetrics, "Resource usage of another user's job"),
+    _site_data("trace", requests.Trace, "Timeline of another user's job"),
+    _site_data("run-files", requests.RunFiles, "Files of another user's job"),
+    _site_data("run-cancel", requests.RunCancel, "Cancel another user's job", changes=True),
+    _site_data("run-release", requests.RunRelease, "Release another user's tasks", changes=True),
+    _site_data("job-tag", requests.JobTag, "Change the tags of another user's job", changes=True),
+    Route(
+        api="jobWhySitePage",
+        method="POST",
+        path="/page-data/site/job-why",
+        handler=page_data.site_job_why,
+        takes=SITE_BODIES[requests.RunStatusRequest],
+        about="Why another user's job waits, or why it ended",
+    ),
+    Route(
+        api="jobLogSitePage",
+        method="POST",
+        path="/page-data/site/job-log",
+        handler=page_data.site_job_log,
+        takes=SITE_BODIES[requests.JobLog],
+        gives="text",
+        about="A piece of the output of another user's task",
+    ),
+    _job_text("job-options", requests.JobOptions, "What the user may request, for a form"),
+    _job_text("job-check", requests.JobCheck, "Problems and dry run of the text of a job file"),
+    _job_text("run-text", requests.RunText, "Submit the text of a job file", starts=True),
     Route(
         api="jobWhyPage",
         method="POST",
@@ -152,6 +228,14 @@ _PAGES = (
         about="The job file that describes a job again, without secrets",
     ),
     Route(
+        api="jobDefinitionSitePage",
+        method="POST",
+        path="/page-data/site/job-definition",
+        handler=job_edits.site_job_definition,
+        takes=job_edits.SiteJobNamed,
+        about="The job file that describes another user's job",
+    ),
+    Route(
         api="jobClonePage",
         method="POST",
         path="/page-data/job-clone",
@@ -173,29 +257,8 @@ _PAGES = (
         ),
         about="Store a part of a file in the run directory of a job",
     ),
-    Route(
-        api="jobFilePage",
-        method="GET",
-        path=f"/page-data/job-file/{_JID}",
-        handler=page_data.job_file,
-        gives="file",
-        query=(Variable("name", "path below the run directory"),),
-        about="Download a file of a job",
-    ),
-    Route(
-        api="jobOutputPage",
-        method="GET",
-        path=f"/page-data/job-output/{_JID}",
-        handler=page_data.job_output,
-        gives="text",
-        query=(
-            Variable("stream", "stdout or stderr", "^(stdout|stderr)$"),
-            Variable("attempt", "0: the latest", None),
-            Variable("role", "of the task"),
-            Variable("index", "of the task", None),
-        ),
-        about="Download the output of a task",
-    ),
+    *_downloads("", "a job", page_data.job_file, page_data.job_output),
+    *_downloads("site/", "another user's job", page_data.site_job_file, page_data.site_job_output),
 )
 
 ROUTES: tuple[Route, ...] = (

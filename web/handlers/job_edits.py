@@ -11,7 +11,7 @@ from ...client.api.run_specs import newest_request
 from ...protocol.api import requests
 from ...protocol.api.requests import RunSpec
 from ...protocol.errors import Refusal
-from ...protocol.ids import ComputeJid, ReqId, derived_id
+from ...protocol.ids import ComputeJid, ReqId, Uid, derived_id
 from ...schema.fields import InvalidDocument, Problem
 from ...schema.jobs.description import Description, build_runs
 from ...schema.jobs.job_file import Definition, define, parse_definition
@@ -29,6 +29,12 @@ class JobNamed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     compute_jid: ComputeJid
 
 
+class SiteJobNamed(JobNamed, frozen=True, kw_only=True, rename="camel"):
+    """One job of a user."""
+
+    uid: Uid
+
+
 class JobClone(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Submit this definition as a new job. compute_jid: the job from which it comes. Repeating it
     with the same reqId is harmless. Problems of the definition are in `problems` of the error.
@@ -44,8 +50,22 @@ def job_definition(v: RequestContext) -> dict[str, Any]:
     by references.
     """
     v.authorize(None)
-    found = _definition(v, v.body(JobNamed).compute_jid)
-    withheld = [{"name": w.name, "where": w.where, "reference": w.reference} for w in found.withheld]
+    return _shown(_definition(v, v.body(JobNamed).compute_jid))
+
+
+def site_job_definition(v: RequestContext) -> dict[str, Any]:
+    """Return the same of a job of the user `uid`."""
+    body = v.body(SiteJobNamed)
+    v.authorize(None)
+    v.act_as_user()
+    named = requests.JobStory(uid=body.uid, compute_jid=body.compute_jid)
+    return _shown(define(newest_request(v.upstream.object("job-story", named))))
+
+
+def _shown(found: Definition) -> dict[str, Any]:
+    withheld = [
+        {"name": w.name, "where": w.where, "reference": w.reference} for w in found.withheld
+    ]
     return {
         "definition": found.data,
         "app": found.app,

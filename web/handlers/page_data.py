@@ -8,6 +8,7 @@ from typing import Any
 import flask
 import msgspec
 
+from ...client.api.errors import ClientError
 from ...client.api.run_specs import newest_request
 from ...protocol.api import requests
 from ...protocol.errors import Refusal
@@ -18,6 +19,10 @@ from ..request.page_bodies import BODIES, SITE_BODIES, NoFields
 from . import diagnosis, downloads
 
 Handler = Callable[[RequestContext], Any]
+#: Maximum bytes of a request with the text of a job file.
+MAX_TEXT = 3 * 1024 * 1024
+#: The app of the runs that a job file describes.
+_COMMAND = "command"
 
 
 class JobRetry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -51,17 +56,27 @@ def change(name: str, type_: type[msgspec.Struct]) -> Handler:
     return handler
 
 
-def site_data(name: str, type_: type[msgspec.Struct] | None) -> Handler:
+def site_data(name: str, type_: type[msgspec.Struct] | None, *, changes: bool = False) -> Handler:
     """Return a handler for a request that may be about other users or the site. The supervisor
-    decides by the role of the signed-in user. type_: None for a GET of the supervisor.
+    decides by the role of the signed-in user. type_: None for a GET of the supervisor. changes: it
+    changes the job `computeJid`.
     """
 
     def handler(v: RequestContext) -> bytes:
-        body = v.body(NoFields if type_ is None else SITE_BODIES[type_])
-        request = None if type_ is None else type_(**msgspec.structs.asdict(body))
-        v.authorize(None)
-        admin = v.site.admin is not None and v.site.admin(v.uid)
-        return v.upstream.ask_as(v.uid, name, request, admin=admin)
+        if type_ is None:
+            v.body(NoFields)
+            v.authorize(None)
+            v.act_as_user()
+            return v.upstream.get(name)
+        request = _site_request(v, type_)
+        if not changes:
+            return v.upstream.post(name, request)
+        jid = str(msgspec.structs.asdict(request)["compute_jid"])
+        v.log(jid, {"computeJid": jid})
+        try:
+            return v.upstream.post(name, request)
+        finally:
+            v.site.statuses.drop(jid)
 
     return handler
 
@@ -70,9 +85,22 @@ def job_why(v: RequestContext) -> dict[str, Any]:
     return diagnosis.for_users(v.upstream.object("job-why", _request(v, requests.RunStatusRequest)))
 
 
+def site_job_why(v: RequestContext) -> dict[str, Any]:
+    asked = _site_request(v, requests.RunStatusRequest)
+    return diagnosis.for_users(v.upstream.object("job-why", asked))
+
+
 def job_log(v: RequestContext) -> flask.Response:
     """Return a piece of output; its place is in the headers."""
-    reply = v.upstream.reply("job-log", _request(v, requests.JobLog))
+    return _log(v, _request(v, requests.JobLog))
+
+
+def site_job_log(v: RequestContext) -> flask.Response:
+    return _log(v, _site_request(v, requests.JobLog))
+
+
+def _log(v: RequestContext, request: msgspec.Struct) -> flask.Response:
+    reply = v.upstream.reply("job-log", request)
     answer = downloads.text(flask.Response(reply.body), "output.log", reply)
     for name in ("Next-Offset", "Dropped", "Attempt", "Role", "Index", "End", "Note"):
         if (value := reply.headers.get("X-Jobscribe-" + name)) is not None:
@@ -80,10 +108,36 @@ def job_log(v: RequestContext) -> flask.Response:
     return answer
 
 
+def job_text(name: str, type_: type[msgspec.Struct], *, starts: bool = False) -> Handler:
+    """Return a handler for a request about runs that a user describes, with the plan of the user's
+    account. starts: it starts the runs.
+    """
+
+    def handler(v: RequestContext) -> bytes:
+        body = v.body(BODIES[type_], MAX_TEXT)
+        v.authorize(_COMMAND)
+        if starts:
+            # a site that restricts the start of runs restricts this one, too
+            v.authorize(_COMMAND, "runSimulation")
+            v.log(None, {"reqId": getattr(body, "req_id", None)})
+        plan = None if v.site.plan is None else v.site.plan(v.uid)
+        request = type_(uid=v.uid, active_plan=plan, **msgspec.structs.asdict(body))
+        try:
+            return v.upstream.post(name, request)
+        except ClientError as e:
+            if "problems" not in e.more:
+                raise
+            # the problems of the text are for its author
+            found: dict[str, object] = {n: e.more.get(n, []) for n in ("problems", "warnings")}
+            raise Refusal(e.code, e.sentence, found) from None
+
+    return handler
+
+
 def job_retry(v: RequestContext) -> bytes:
     """Submit the request of the newest run once more. Refused while the job waits or runs."""
     body = v.body(JobRetry)
-    jid = _own(v, body.compute_jid)
+    jid = own_jid(v, body.compute_jid)
     story = v.upstream.object("job-story", requests.JobStory(uid=v.uid, compute_jid=jid))
     spec = newest_request(story)
     if not _is_repeated(story, body.req_id):
@@ -107,18 +161,36 @@ def job_retry(v: RequestContext) -> bytes:
 def job_file(v: RequestContext) -> flask.Response:
     """Send a file below the run directory as a download."""
     v.authorize(None)
-    jid = _own(v, v.id("computeJid"))
-    return downloads.send_file(
-        v, requests.RunFile(uid=v.uid, compute_jid=jid, name=v.query("name")[:1024])
-    )
+    return _file(v, own_jid(v, v.id("computeJid")))
+
+
+def site_job_file(v: RequestContext) -> flask.Response:
+    v.authorize(None)
+    v.act_as_user()
+    return _file(v, v.id("computeJid"))
 
 
 def job_output(v: RequestContext) -> flask.Response:
     """Send the whole output of a task as a download."""
     v.authorize(None)
+    return _output(v, own_jid(v, v.id("computeJid")))
+
+
+def site_job_output(v: RequestContext) -> flask.Response:
+    v.authorize(None)
+    v.act_as_user()
+    return _output(v, v.id("computeJid"))
+
+
+def _file(v: RequestContext, jid: str) -> flask.Response:
+    owner, name = split_jid(jid)[0], v.query("name")[:1024]
+    return downloads.send_file(v, requests.RunFile(uid=owner, compute_jid=jid, name=name))
+
+
+def _output(v: RequestContext, jid: str) -> flask.Response:
     fields = {
-        "uid": v.uid,
-        "computeJid": _own(v, v.id("computeJid")),
+        "uid": split_jid(jid)[0],
+        "computeJid": jid,
         "stream": v.query("stream", "stdout"),
         "attempt": v.number("attempt", 1_000_000),
         "index": v.number("index", 2**31),
@@ -131,19 +203,22 @@ def job_output(v: RequestContext) -> flask.Response:
     return downloads.whole_log(v, request)
 
 
-def own_jid(v: RequestContext, jid: str) -> str:
-    """Return the id of a job of this user. Raises Refusal."""
-    return _own(v, jid)
-
-
 def _request(v: RequestContext, type_: type[msgspec.Struct]) -> msgspec.Struct:
     """Return the request of the body for the signed-in user. Raises Refusal."""
     body = v.body(BODIES[type_])
     v.authorize(None)
     fields = {n: getattr(body, n) for n in body.__struct_fields__}
     if jid := fields.get("compute_jid"):
-        _own(v, jid)
+        own_jid(v, jid)
     return type_(uid=v.uid, **fields)
+
+
+def _site_request(v: RequestContext, type_: type[msgspec.Struct]) -> msgspec.Struct:
+    """Return the request of the body, which names its user. Raises Refusal."""
+    body = v.body(SITE_BODIES[type_])
+    v.authorize(None)
+    v.act_as_user()
+    return type_(**msgspec.structs.asdict(body))
 
 
 def _is_repeated(story: dict[str, Any], req_id: str) -> bool:
@@ -152,7 +227,7 @@ def _is_repeated(story: dict[str, Any], req_id: str) -> bool:
     return bool(found) and found[-1]["reqId"] == req_id
 
 
-def _own(v: RequestContext, jid: str) -> str:
+def own_jid(v: RequestContext, jid: str) -> str:
     """Return the id of a job of this user. Raises Refusal."""
     if split_jid(parse("computeJid", jid))[0] != v.uid:
         raise Refusal("notFound", f"there is no job {jid}")

@@ -71,10 +71,12 @@ class RequestContext:
         args: Mapping[str, str],
     ) -> None:
         self.site, self.api, self.request, self.uid, self._args = site, api, request, uid, args
+        self.upstream: SupervisorClient = site.upstream
 
-    @property
-    def upstream(self) -> SupervisorClient:
-        return self.site.upstream
+    def act_as_user(self) -> None:
+        """Let the supervisor decide about each further request by the role of the signed-in user."""
+        admin = self.site.admin is not None and self.site.admin(self.uid)
+        self.upstream = self.site.upstream.acting(self.uid, admin=admin)
 
     def secret_body(self, type_: type[T], limit: int) -> T:
         """Parse a body with secrets. An error names only the place, because a key may be a

@@ -10,7 +10,8 @@ from ...protocol.api import requests
 
 #: uid: comes from the sign-in. logs: log lines need the scope `debug`, which a signed-in user does
 #: not have (docs/site.md). wait_secs: a request that waits holds a worker; pages follow `/live`.
-_NOT_FOR_PAGES = frozenset({"uid", "logs", "wait_secs"})
+#: active_plan: comes from the hook `plan` of the site.
+_NOT_FOR_PAGES = frozenset({"uid", "logs", "wait_secs", "active_plan"})
 
 
 def _body(type_: type[msgspec.Struct], left_out: frozenset[str]) -> type[msgspec.Struct]:
@@ -40,6 +41,29 @@ def _body(type_: type[msgspec.Struct], left_out: frozenset[str]) -> type[msgspec
 BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     type_: _body(type_, _NOT_FOR_PAGES)
     for type_ in (
+        requests.JobCheck,
+        requests.JobLog,
+        requests.JobMetrics,
+        requests.JobOptions,
+        requests.JobSearch,
+        requests.JobStory,
+        requests.JobTag,
+        requests.JobTasks,
+        requests.RunCancel,
+        requests.RunFiles,
+        requests.RunRelease,
+        requests.RunStatusRequest,
+        requests.RunText,
+        requests.Trace,
+    )
+}
+
+#: The same for requests that may be about other users: with `uid`, for which the supervisor looks at
+#: the role of the signed-in user.
+SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
+    type_: _body(type_, _NOT_FOR_PAGES - {"uid"})
+    for type_ in (
+        requests.DebugList,
         requests.JobLog,
         requests.JobMetrics,
         requests.JobSearch,
@@ -52,12 +76,6 @@ BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         requests.RunStatusRequest,
         requests.Trace,
     )
-}
-
-#: The same for requests that may be about other users: with `uid`, for which the supervisor looks at
-#: the role of the signed-in user.
-SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
-    type_: _body(type_, _NOT_FOR_PAGES - {"uid"}) for type_ in (requests.DebugList, requests.JobSearch)
 }
 
 

@@ -5,7 +5,8 @@ Retries are minimal: a waiting worker cannot serve other requests, and the brows
 request. Only a restart with another address or secret is retried.
 """
 
-from collections.abc import Iterable
+import copy
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,6 +30,9 @@ LONGEST_SECS = 600.0
 class SupervisorClient:
     """The supervisor, for all threads. Methods raise ClientError."""
 
+    #: of each request; empty: the front end itself asks, and has checked the user
+    _headers: Mapping[str, str] = {}
+
     def __init__(self, source: Source, redactor: Redactor) -> None:
         self._source, self._redactor = source, redactor
         self._connection = Connection(
@@ -43,23 +47,28 @@ class SupervisorClient:
 
     def reply(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> Reply:
         """Return the response of `/api/<name>`."""
-        return self._connection.call(_call(name, request, wait_secs))
+        return self._connection.call(self._call(name, request, wait_secs))
 
     def post(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> bytes:
         return self.reply(name, request, wait_secs).body
 
-    def ask_as(self, uid: str, name: str, request: msgspec.Struct | None, *, admin: bool) -> bytes:
-        """Return the response to a request of this signed-in user, which may be about others: the
-        supervisor decides by the role in its file of users. request: None for a GET. admin: the
-        hook of the site says that this is an administrator.
+    def acting(self, uid: str, *, admin: bool) -> "SupervisorClient":
+        """Return a client on the same connections whose requests are those of this signed-in user:
+        the supervisor decides by the role in its file of users. admin: the hook of the site says
+        that this is an administrator.
         """
-        call = Call(f"/api/{name}", None, method="GET") if request is None else _call(name, request)
-        headers = {ACTOR if admin else SIGNED_IN: uid}
-        return self._connection.call(msgspec.structs.replace(call, headers=headers)).body
+        other = copy.copy(self)
+        other._headers = {ACTOR if admin else SIGNED_IN: uid}
+        return other
+
+    def get(self, name: str) -> bytes:
+        return self._connection.call(
+            Call(f"/api/{name}", None, method="GET", headers=self._headers)
+        ).body
 
     def once(self, name: str, request: msgspec.Struct, wait_secs: float) -> dict[str, Any]:
         """Send a request that must never be repeated, on a connection of its own."""
-        return object_of(self._connection.call_once(_call(name, request, wait_secs)))
+        return object_of(self._connection.call_once(self._call(name, request, wait_secs)))
 
     def object(self, name: str, request: msgspec.Struct) -> dict[str, Any]:
         return object_of(self.post(name, request))
@@ -81,7 +90,7 @@ class SupervisorClient:
 
     def stream(self, name: str, request: msgspec.Struct) -> Response:
         """Return a response that is forwarded piece by piece; the caller closes it."""
-        return self._connection.download(_call(name, request), IDLE_SECS)
+        return self._connection.download(self._call(name, request), IDLE_SECS)
 
     def changes(self, idle_secs: float) -> Response:
         """Return the stream of the names of changed jobs; the caller closes it. idle_secs: silence
@@ -99,6 +108,10 @@ class SupervisorClient:
         """Close idle connections, and from now on each connection after its use."""
         self._connection.close(for_good=True)
 
-
-def _call(name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> Call:
-    return Call(path=f"/api/{name}", body=msgspec.json.encode(request), wait_secs=wait_secs)
+    def _call(self, name: str, request: msgspec.Struct, wait_secs: float = 0.0) -> Call:
+        return Call(
+            path=f"/api/{name}",
+            body=msgspec.json.encode(request),
+            wait_secs=wait_secs,
+            headers=self._headers,
+        )

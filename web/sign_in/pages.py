@@ -28,7 +28,9 @@ def page(title: str, content: str, *, status: int = 200, base: str = "./") -> fl
     """Return a page. content: HTML, in which the caller has escaped all foreign text. base: the
     address of the site, relative to the page.
     """
-    body = _PAGE.format(title=html.escape(title), content=content, links=style_links(base.rstrip("/")))
+    body = _PAGE.format(
+        title=html.escape(title), content=content, links=style_links(base.rstrip("/"))
+    )
     answer = flask.Response(body, status=status, mimetype="text/html")
     answer.headers["Cache-Control"] = "no-store"
     return answer

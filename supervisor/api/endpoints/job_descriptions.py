@@ -16,6 +16,7 @@ from ....protocol.jobs.registry_login import LoginRef
 from ....protocol.jobs.status import CANCELED, COMPLETED, ERROR
 from ....schema.fields import InvalidDocument, Problem, element, member
 from ....schema.jobs.description import (
+    Description,
     JobDescription,
     JobRuns,
     build_runs,
@@ -39,20 +40,18 @@ async def run_description(h: Handler) -> Any:
 
 
 async def submit(
-    service: RunService, request: RunDescription, config: str | msgspec.UnsetType = msgspec.UNSET
+    service: RunService,
+    request: RunDescription,
+    config: str | msgspec.UnsetType = msgspec.UNSET,
+    plan: str | None = None,
 ) -> dict[str, Any]:
     """Submit a job description. Return the replies of the runs by job name when they are durable.
-    config: the text from which it was made, kept with its runs.
+    config: the text from which it was made, kept with its runs. plan: of the user's account.
 
     Raises Refusal; if the description has any problem, nothing is stored.
     """
     try:
-        # in a thread: a short text may describe thousands of runs
-        jobs, warnings = await asyncio.to_thread(
-            _job_runs, request, service.checked, tuple(service.drivers)
-        )
-        if service.engine.store.receipt(request.uid, f"{request.req_id}.0") is None:
-            _check_site(service, request.uid, jobs)
+        jobs, warnings = await checked_jobs(service, request, plan)
     except InvalidDocument as e:
         raise Refusal(
             "badRequest", e.sentence, {"problems": e.problems, "warnings": e.warnings}
@@ -66,6 +65,21 @@ async def submit(
         "jobs": {job.job.name: list(itertools.islice(left, len(job.specs))) for job in jobs},
         "warnings": warnings,
     }
+
+
+async def checked_jobs(
+    service: RunService, request: RunDescription, plan: str | None = None
+) -> tuple[tuple[JobRuns, ...], tuple[Problem, ...]]:
+    """Return the runs of each job, and warnings. A request whose runs are stored already is not
+    checked against the site again. Raises InvalidDocument.
+    """
+    # in a thread: a short text may describe thousands of runs
+    jobs, warnings = await asyncio.to_thread(
+        _job_runs, request, service.checked, tuple(service.drivers), plan
+    )
+    if service.engine.store.receipt(request.uid, f"{request.req_id}.0") is None:
+        _check_site(service, request.uid, jobs)
+    return jobs, warnings
 
 
 @contextlib.contextmanager
@@ -115,9 +129,10 @@ def _job_runs(
     request: RunDescription,
     check: Callable[[RunSpec], object],
     drivers: Collection[str],
+    plan: str | None,
 ) -> tuple[tuple[JobRuns, ...], tuple[Problem, ...]]:
     """Return the checked runs of each job, and warnings. Raises InvalidDocument."""
-    description = parse_description(request.description)
+    description = _with_plan(parse_description(request.description), plan)
     jobs = build_runs(description, request.uid, _ids(request))
     problems = []
     for job in jobs:
@@ -143,6 +158,16 @@ def _job_runs(
     if problems:
         raise InvalidDocument(problems, description.warnings)
     return jobs, description.warnings
+
+
+def _with_plan(description: Description, plan: str | None) -> Description:
+    if plan is None:
+        return description
+    jobs = tuple(
+        msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, active_plan=plan))
+        for job in description.jobs
+    )
+    return msgspec.structs.replace(description, jobs=jobs)
 
 
 def _missing_logins(job: JobDescription, sent: Collection[str]) -> list[Problem]:

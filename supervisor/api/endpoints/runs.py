@@ -112,7 +112,12 @@ def _summary(h: Handler, row: IndexRow) -> dict[str, Any]:
 
 
 async def job_search(h: Handler) -> Any:
-    return await search_jobs(h.runs, h.parsed(JobSearch), h.runs.now().wall)
+    request: JobSearch = h.parsed(JobSearch)
+    sender = h.principal
+    # a request without a user is about all whom the sender may see
+    everybody = request.uid is not None or sender.all_users
+    users = () if everybody else {*sender.members, sender.name}
+    return await search_jobs(h.runs, request, h.runs.now().wall, users)
 
 
 def _page(h: Handler, request: JobList) -> list[IndexRow]:

@@ -36,6 +36,7 @@ from ....schema.text import reader
 from ...core.interface.inputs import Purge
 from ...runs.groups import gently
 from ..endpoints.job_descriptions import submit
+from ..endpoints.job_texts import container_driver
 from ..transport.request_handler import Handler
 
 #: Rows that are read at once; rows that a list examines.
@@ -134,13 +135,7 @@ def _options(h: Handler, uid: str) -> Options:
         raise Refusal("badRequest", f"noImage must be true or false; got {ascii(given)[:40]}")
     if given == "true":
         return Options(uid, containers=False)
-    return Options(uid, driver=_with_containers(h))
-
-
-def _with_containers(h: Handler) -> str:
-    """Return the site's first driver with containers; "" if there is none."""
-    containers = h.runs.engine.policy.containers
-    return next((d for d in h.runs.drivers if d in containers), "")
+    return Options(uid, driver=container_driver(h.runs))
 
 
 def _check_images(h: Handler, roles: Sequence[TaskRole]) -> None:
@@ -148,7 +143,7 @@ def _check_images(h: Handler, roles: Sequence[TaskRole]) -> None:
     were written for an image do not run without it unless the user says so.
     """
     image = next((r.image for r in roles if r.image), None)
-    if image is not None and not _with_containers(h):
+    if image is not None and not container_driver(h.runs):
         raise Refusal(
             "badRequest",
             f"the configuration names the image {quoted(image)}, and this site runs tasks without containers",

@@ -73,9 +73,7 @@ class AppsUser(PagesUser):
         said = self.page.evaluate(_PIXELS, report)
         return None if said is None else Picture(*said)
 
-    def until_frame(
-        self, least: int, report: str = "heatAnimation", secs: float = SECS
-    ) -> Picture:
+    def until_frame(self, least: int, report: str = "heatAnimation", secs: float = SECS) -> Picture:
         def look() -> Picture | None:
             picture = self.picture(report)
             return picture if picture and picture.frame >= least else None

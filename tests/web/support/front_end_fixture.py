@@ -76,6 +76,7 @@ class FrontEnd:
         also: Sequence[str] = ALSO,
         prefix: str = "",
         streams: int = 4,
+        plan: Callable[[str], str | None] | None = None,
     ) -> None:
         self.lines = Lines()
         self.refusals: dict[tuple[str, str, str | None], Refusal] = {}
@@ -88,6 +89,7 @@ class FrontEnd:
                 admin=lambda uid: uid == ADM,
                 apps_also=also,
                 may=lambda uid, api, type_: self.refusals.get((uid, api, type_)),
+                plan=plan,
                 log=Log("web", Redactor(), self.lines),
                 streams=streams,
             ),
@@ -105,7 +107,7 @@ def refused(answer: Any, status: int, code: str) -> Any:
     """Check the status and form of a refusal. Return its body."""
     body = answer.get_json()
     assert answer.status_code == status, (answer.status_code, answer.get_data(as_text=True)[:500])
-    assert set(body) - {"problems"} == {"state", "code", "error", "advice", "retry"}
+    assert set(body) - {"problems", "warnings"} == {"state", "code", "error", "advice", "retry"}
     assert body["state"] == "error"
     assert body["code"] == code
     assert body["advice"] and body["error"] and "Traceback" not in body["error"]

@@ -46,6 +46,8 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
             {
                 "jobs": "/jobs",
                 "jobs-none": "/jobs?text=nothing",
+                "submit": "/submit",
+                "submit-file": "/submit?tab=file",
                 "job-running": running,
                 "job-failed": f"{failed}?stream=stderr",
                 "job-tasks": f"{running}?tab=tasks",

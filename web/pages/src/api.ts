@@ -1,6 +1,7 @@
 /** Requests to the front end. Every failure is an ApiError with a sentence for the user. */
 
-import { path } from "./site.ts";
+import { ownerOf, path, site } from "./site.ts";
+import type { Problem } from "./text/problem.ts";
 
 const PATIENCE_MS = 45_000;
 /** The front end limits the requests of one user; more would be refused. */
@@ -24,7 +25,7 @@ export class ApiError extends Error {
     readonly http: number,
     readonly retry: boolean,
     /** Of each field of what was sent. */
-    readonly problems: { path: string; problem: string; right: string }[] = [],
+    readonly problems: Problem[] = [],
   ) {
     super(sentence);
   }
@@ -81,8 +82,9 @@ export async function refusal(response: Response): Promise<ApiError> {
   );
 }
 
-const problem = (said: Record<string, unknown>): ApiError["problems"][number] => ({
-  path: text(said.path, ""),
+const problem = (said: Record<string, unknown>): Problem => ({
+  ...(typeof said.path === "string" ? { path: said.path } : {}),
+  ...(typeof said.line === "number" ? { line: said.line } : {}),
   problem: text(said.problem, "it is not valid"),
   right: text(said.right, ""),
 });
@@ -101,12 +103,29 @@ async function slot<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
+const PAGE_DATA = "/page-data/";
+
+/**
+ * Return address and body of a request. A request about another user's job names this user, and the
+ * supervisor decides whether the signed-in user may send it.
+ */
+export function addressed(address: string, body: object): [string, object] {
+  const { computeJid, id, uid } = body as { computeJid?: unknown; id?: unknown; uid?: unknown };
+  const owner = ownerOf(typeof computeJid === "string" ? computeJid : id);
+  const isForeign = owner !== undefined && owner !== site.user && uid === undefined;
+  if (!isForeign || !address.startsWith(PAGE_DATA) || address.startsWith(`${PAGE_DATA}site/`)) {
+    return [address, body];
+  }
+  return [address.replace(PAGE_DATA, `${PAGE_DATA}site/`), { ...body, uid: owner }];
+}
+
 async function send(
-  address: string,
-  body: object,
+  to: string,
+  content: object,
   signal?: AbortSignal,
   patienceMs = PATIENCE_MS,
 ): Promise<Response> {
+  const [address, body] = addressed(to, content);
   const patience = AbortSignal.timeout(patienceMs);
   try {
     return await fetch(path(address), {

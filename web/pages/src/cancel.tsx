@@ -5,6 +5,7 @@ import { useState } from "preact/hooks";
 import { ApiError, data, requestId } from "./api.ts";
 import { Dialog } from "./parts/dialog.tsx";
 import { notify } from "./parts/frame.tsx";
+import { isOwn } from "./site.ts";
 import { plural, sentence } from "./text/format.ts";
 
 interface Order {
@@ -45,6 +46,7 @@ export function CancelDialog(props: {
 }): JSX.Element {
   const [reason, setReason] = useState("");
   const many = props.jids.length > 1;
+  const foreign = props.jids.filter((jid) => !isOwn(jid)).length;
   const submit = (event: Event): void => {
     event.preventDefault();
     const orders = props.jids.map((computeJid) => ({ computeJid, reqId: requestId() }));
@@ -58,10 +60,19 @@ export function CancelDialog(props: {
     >
       <form onSubmit={submit}>
         <p class="soft">A canceled job stays canceled. Its files and logs are kept.</p>
+        {foreign > 0 && (
+          <p>
+            {foreign === 1
+              ? "One belongs to another user, who sees the reason."
+              : `${foreign} belong to other users, who see the reason.`}{" "}
+            The audit trail names you.
+          </p>
+        )}
         <label>
-          Reason (optional)
+          {foreign > 0 ? "Reason" : "Reason (optional)"}
           <input
             name="reason"
+            required={foreign > 0}
             maxLength={1000}
             value={reason}
             onInput={(e) => setReason(e.currentTarget.value)}

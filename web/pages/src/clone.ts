@@ -9,8 +9,8 @@ import {
   definitionOf,
   formOf,
   NotJson,
-  type Problem,
 } from "./text/definition.ts";
+import type { Problem } from "./text/problem.ts";
 
 export interface Editing {
   jid: string;

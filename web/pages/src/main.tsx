@@ -3,6 +3,7 @@
 import "./style.css";
 import "./parts.css";
 import "./apps.css";
+import "./submit.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
 import { loadMe } from "./me.ts";
@@ -15,6 +16,8 @@ import { path, site } from "./site.ts";
 const AppsPage = lazy(() => import("./pages/apps.tsx").then((m) => m.AppsPage));
 const SimulationPage = lazy(() => import("./pages/simulation.tsx").then((m) => m.SimulationPage));
 const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
+
+const SubmitPage = lazy(() => import("./pages/submit.tsx").then((m) => m.SubmitPage));
 
 function NotFound() {
   return (
@@ -43,6 +46,7 @@ function App() {
         <Route path={path("/jobs/:jid")} component={JobPage} />
         <Route path={path("/apps")} component={AppsPage} />
         <Route path={path("/apps/:type/:sid")} component={SimulationPage} />
+        <Route path={path("/submit")} component={SubmitPage} />
         <Route default component={NotFound} />
       </Router>
     </LocationProvider>

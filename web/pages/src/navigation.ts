@@ -12,11 +12,12 @@ export interface Entry {
 
 export const ENTRIES: Entry[] = [
   { path: "/jobs", name: "Jobs" },
+  { path: "/submit", name: "New job" },
   { path: "/apps", name: "Apps" },
 ];
 
 /** First parts of the addresses of all pages, as in `PAGES` of `web/blueprint/pages.py`. */
-const FIRST_PARTS = ["jobs", "apps"];
+const FIRST_PARTS = ["jobs", "submit", "apps"];
 
 const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 

@@ -15,3 +15,15 @@ export const site = {
 export const path = (below: string): string => site.base + below;
 
 export const jobPath = (jid: string): string => path(`/jobs/${jid}`);
+
+const JID = /^([A-Za-z0-9]{8})-[A-Za-z0-9]{8}-\w+$/;
+
+/** Return the user of a job; undefined for a text that is no computeJid. */
+export const ownerOf = (jid: unknown): string | undefined =>
+  typeof jid === "string" ? JID.exec(jid)?.[1] : undefined;
+
+export const isOwn = (jid: string): boolean => ownerOf(jid) === site.user;
+
+/** Return the address of a download of a job. */
+export const downloadPath = (name: string, jid: string): string =>
+  path(`/page-data/${isOwn(jid) ? "" : "site/"}${name}/${jid}`);

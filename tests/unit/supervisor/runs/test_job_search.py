@@ -1,6 +1,7 @@
 """Search of jobs for pages: words, filters, orders and pages."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,6 +12,8 @@ from jobscribe.db.sqlite import row_filter
 from jobscribe.db.store.contract import RowFilter
 from jobscribe.protocol.api.requests import JobSearch, RunSimulation, RunSpec
 from jobscribe.protocol.errors import Refusal
+from jobscribe.supervisor.access.principal import OPERATOR, Principal
+from jobscribe.supervisor.api.endpoints import runs
 from jobscribe.supervisor.runs import job_search
 from jobscribe.supervisor.runs.job_search import search_jobs
 
@@ -154,3 +157,29 @@ async def test_an_invalid_cursor_is_refused(fields: dict[str, Any]) -> None:
 def test_words_are_looked_up_as_they_are_stored() -> None:
     where, values = row_filter.conditions(RowFilter(words=('50%_!"',)))
     assert len(where) == 1 and values == ['%50!%!_!!"%', '%50!%!_!!\\"%']
+
+
+def numbers(page: dict[str, Any]) -> list[int]:
+    return [int(job["jid"].split("-")[1].removeprefix("sim")) for job in page["jobs"]]
+
+
+async def test_a_search_without_a_user_finds_jobs_of_whom_the_sender_may_see() -> None:
+    in_memory = await filled()
+
+    async def seen(sender: Principal, **fields: Any) -> list[int]:
+        handler: Any = SimpleNamespace(
+            parsed=lambda type_: JobSearch(**fields), principal=sender, runs=in_memory.desk
+        )
+        return numbers(await runs.job_search(handler))
+
+    chief = Principal(uid="chief001", role="groupAdmin", members=frozenset({UID}))
+    assert await seen(chief) == [3, 2, 1, 0]
+    assert await seen(chief, text=f"{OTHER}-sim00009-command") == []
+    assert await seen(chief, sort="submitted", text="python") == [2, 0]
+    assert await seen(Principal(uid=OTHER, role="groupAdmin", members=frozenset({UID}))) == [
+        9, 3, 2, 1, 0,
+    ]  # fmt: skip
+    assert await seen(Principal(uid="admin001", role="admin")) == [9, 3, 2, 1, 0]
+    assert await seen(OPERATOR) == [9, 3, 2, 1, 0]
+    # whoever names a user was checked before
+    assert await seen(chief, uid=UID, text="python") == [2, 0]

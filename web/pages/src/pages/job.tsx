@@ -21,7 +21,7 @@ import { Timeline } from "../parts/timeline.tsx";
 import { TAIL, useLog } from "../parts/use_log.ts";
 import { WhyCard, type WhyReply } from "../parts/why.tsx";
 import { useRemote } from "../remote.ts";
-import { jobPath, path } from "../site.ts";
+import { isOwn, jobPath, ownerOf, path } from "../site.ts";
 import {
   formatView,
   type JobView,
@@ -58,7 +58,10 @@ function Job({ jid }: { jid: string }): JSX.Element {
   const named = { computeJid: jid };
   const status = useRemote<Status>(jid, (signal) => data("run-status", named, signal));
   const row = useRemote<JobRow | undefined>(jid, async (signal) => {
-    const reply = await data<SearchReply>("job-search", { text: jid, limit: 1 }, signal);
+    const asked = { text: jid, limit: 1 };
+    const reply = isOwn(jid)
+      ? await data<SearchReply>("job-search", asked, signal)
+      : await data<SearchReply>("site/job-search", { ...asked, uid: ownerOf(jid) }, signal);
     return reply.jobs.find((r) => r.jid === jid);
   });
   const why = useRemote<WhyReply>(jid, (signal) => data("job-why", named, signal));

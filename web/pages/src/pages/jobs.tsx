@@ -18,11 +18,13 @@ import {
   titleOf,
   withStatus,
 } from "../jobs.ts";
-import { useLive } from "../live.ts";
+import { ASK_MS, useLive } from "../live.ts";
+import { isAdmin, seesOthers } from "../me.ts";
 import { FilterBar } from "../parts/filter_bar.tsx";
 import { Frame } from "../parts/frame.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
+import { SavedViews } from "../parts/saved_views.tsx";
 import { StateBadge } from "../parts/state.tsx";
 import { useRemote } from "../remote.ts";
 import { jobPath, path } from "../site.ts";
@@ -34,6 +36,8 @@ import {
   NO_FILTERS,
   type Order,
   parseFilters,
+  type Scope,
+  searchName,
   searchRequest,
 } from "../text/filters.ts";
 import { ago, duration, moment, plural } from "../text/format.ts";
@@ -50,7 +54,7 @@ export function JobsPage(): JSX.Element {
 
   const list = useRemote<SearchReply>(
     formatFilters(filters),
-    (signal) => data("job-search", searchRequest(filters, PAGE), signal),
+    (signal) => data(searchName(filters), searchRequest(filters, PAGE), signal),
     true,
   );
   const rows = list.data?.jobs ?? [];
@@ -88,12 +92,24 @@ export function JobsPage(): JSX.Element {
     if (report.percentComplete !== undefined) setProgress((p) => ({ ...p, [jid]: report }));
   };
 
+  useAsking(filters.scope !== "mine", list.reload);
+
   const active = rows.filter((r) => isActive(r.state) && chosen.has(r.jid)).map((r) => r.jid);
   return (
     <Frame title="Jobs">
       <div class="page-head">
         <h1>Jobs</h1>
+        <Scopes filters={filters} onChange={change} />
+        <div class="buttons actions">
+          <a class="button" href={path("/submit")}>
+            New job
+          </a>
+        </div>
       </div>
+      <SavedViews
+        query={formatFilters({ ...filters, cursor: "" })}
+        isPlain={!isFiltered(filters) && filters.sort === "changed" && !filters.ascending}
+      />
       <FilterBar filters={filters} onChange={change} />
       {list.error && <ErrorMessage error={list.error} again={list.reload} />}
       {list.data === undefined && !list.error && <Loading what="jobs" />}
@@ -142,6 +158,45 @@ export function JobsPage(): JSX.Element {
   );
 }
 
+/** Ask again and again while the page is visible: the stream has one's own jobs only. */
+function useAsking(wanted: boolean, reload: () => void): void {
+  useEffect(() => {
+    if (!wanted) return;
+    const timer = setInterval(() => {
+      if (document.visibilityState === "visible") reload();
+    }, ASK_MS);
+    return () => clearInterval(timer);
+  }, [wanted, reload]);
+}
+
+const SCOPE_NAMES: Record<Scope, string> = { mine: "Mine", group: "My group", all: "All" };
+
+function Scopes(props: {
+  filters: Filters;
+  onChange: (change: Partial<Filters>) => void;
+}): JSX.Element | null {
+  const { filters } = props;
+  if (!seesOthers() && filters.scope === "mine") return null;
+  const others: Scope = isAdmin() ? "all" : "group";
+  return (
+    <fieldset class="chips scopes">
+      <legend class="hidden">Whose jobs</legend>
+      {(["mine", others] as const).map((scope) => (
+        <button
+          type="button"
+          class="chip"
+          key={scope}
+          aria-pressed={(filters.scope === "mine") === (scope === "mine")}
+          onClick={() => props.onChange({ scope, user: "" })}
+        >
+          {SCOPE_NAMES[scope]}
+        </button>
+      ))}
+      {filters.scope !== "mine" && <span class="soft">Every 5 s</span>}
+    </fieldset>
+  );
+}
+
 function NoJobs({ filters, early }: { filters: Filters; early: boolean }): JSX.Element {
   if (early) {
     return (
@@ -150,12 +205,16 @@ function NoJobs({ filters, early }: { filters: Filters; early: boolean }): JSX.E
       </Empty>
     );
   }
+  if (!isFiltered(filters) && !filters.cursor && filters.scope !== "mine") {
+    return <Empty title="Nobody has jobs yet." />;
+  }
   if (!isFiltered(filters) && !filters.cursor) {
     return (
       <Empty title="You have no jobs yet.">
         <p class="soft">
-          Start one with <code>jobscribe job submit</code>, from Python, or on the page of apps. It
-          appears here at once.
+          Start one on the page <a href={path("/submit")}>New job</a>, with{" "}
+          <code>jobscribe job submit</code>, from Python, or on the page of apps. It appears here at
+          once.
         </p>
       </Empty>
     );
@@ -163,7 +222,12 @@ function NoJobs({ filters, early }: { filters: Filters; early: boolean }): JSX.E
   return (
     <Empty title="No job matches.">
       <p>
-        <a href={path("/jobs") + formatFilters({ ...NO_FILTERS, sort: filters.sort })}>
+        <a
+          href={
+            path("/jobs") +
+            formatFilters({ ...NO_FILTERS, scope: filters.scope, sort: filters.sort })
+          }
+        >
           Remove all filters
         </a>
       </p>
@@ -236,7 +300,12 @@ function JobTable(props: TableProps): JSX.Element {
           </th>
           <th scope="col">State</th>
           <th scope="col">Job</th>
-          <th scope="col" class="wide">
+          {props.filters.scope !== "mine" && (
+            <th scope="col" class="user">
+              User
+            </th>
+          )}
+          <th scope="col" class="wide where">
             Where
           </th>
           <Sortable {...props} sort="submitted" label="Submitted" class="middle" />
@@ -249,6 +318,7 @@ function JobTable(props: TableProps): JSX.Element {
           <Row
             key={row.jid}
             row={row}
+            filters={props.filters}
             progress={props.progress[row.jid]}
             chosen={chosen.has(row.jid)}
             onToggle={() => toggle(row.jid)}
@@ -279,6 +349,7 @@ function Sortable(props: TableProps & { sort: Order; label: string; class: strin
 
 function Row(props: {
   row: JobRow;
+  filters: Filters;
   progress: Progress | undefined;
   chosen: boolean;
   onToggle: () => void;
@@ -310,10 +381,18 @@ function Row(props: {
           <span class="sub soft">{row.jid}</span>
         )}
         <span class="sub soft narrow">
+          {props.filters.scope === "mine" ? "" : `${row.uid} · `}
           {ago(row.queuedAt, now.value)} · {took}
         </span>
       </td>
-      <td class="wide soft">
+      {props.filters.scope !== "mine" && (
+        <td class="user mono">
+          <a href={path("/jobs") + formatFilters({ ...props.filters, user: row.uid, cursor: "" })}>
+            {row.uid}
+          </a>
+        </td>
+      )}
+      <td class="wide where soft">
         {[row.simulationType === "command" ? null : row.simulationType, row.driver, row.queue]
           .filter(Boolean)
           .join(" · ")}

@@ -9,13 +9,13 @@ import {
   type CloneForm,
   type DefinitionReply,
   otherProblems,
-  type Problem,
   pathsOf,
   problemsOf,
   type RoleForm,
 } from "../text/definition.ts";
 import { sentence } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
+import type { Problem } from "../text/problem.ts";
 import { notify } from "./frame.tsx";
 import { ErrorMessage } from "./messages.tsx";
 import { Notes } from "./parameters.tsx";

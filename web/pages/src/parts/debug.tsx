@@ -7,7 +7,7 @@ import { useEffect } from "preact/hooks";
 import { data } from "../api.ts";
 import { now } from "../clock.ts";
 import { useRemote } from "../remote.ts";
-import { jobPath, site } from "../site.ts";
+import { jobPath, ownerOf } from "../site.ts";
 import { type Profile, profileOf } from "../text/flame.ts";
 import { bytes, duration, sentence } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
@@ -69,7 +69,7 @@ export function Debug(props: {
 
 function Stops({ jid }: { jid: string }): JSX.Element {
   const stops = useRemote<StopsReply>(`stops ${jid}`, (signal) =>
-    data("site/debug-list", { uid: site.user, computeJid: jid }, signal),
+    data("site/debug-list", { uid: ownerOf(jid), computeJid: jid }, signal),
   );
   const { reload } = stops;
   useEffect(() => {

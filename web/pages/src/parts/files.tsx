@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { data } from "../api.ts";
 import { useRemote } from "../remote.ts";
-import { jobPath, path } from "../site.ts";
+import { downloadPath, isOwn, jobPath } from "../site.ts";
 import { bytes, moment } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
 import { Icon } from "./icons.tsx";
@@ -28,7 +28,7 @@ export interface FilesReply {
 const PAGE = 200;
 
 export const filePath = (jid: string, name: string): string =>
-  path(`/page-data/job-file/${jid}?name=${encodeURIComponent(name)}`);
+  `${downloadPath("job-file", jid)}?name=${encodeURIComponent(name)}`;
 
 export function Files(props: { jid: string; active: boolean; view: JobView }): JSX.Element {
   const { jid, active, view } = props;
@@ -45,7 +45,7 @@ export function Files(props: { jid: string; active: boolean; view: JobView }): J
   return (
     <div class={view.file ? "files with-preview" : "files"}>
       <div>
-        <Upload jid={jid} active={active} onDone={files.reload} />
+        {isOwn(jid) && <Upload jid={jid} active={active} onDone={files.reload} />}
         {found.length === 0 && !after ? (
           <p class="pad soft">The run directory has no files.</p>
         ) : (

@@ -22,6 +22,7 @@ export function FilterBar({
   onChange: Change;
 }): JSX.Element {
   const more =
+    (filters.user ? 1 : 0) +
     filters.queues.length +
     filters.drivers.length +
     filters.apps.length +
@@ -67,13 +68,20 @@ export function FilterBar({
           <button
             type="button"
             class="plain"
-            onClick={() => onChange({ ...NO_FILTERS, sort: filters.sort })}
+            onClick={() => onChange({ ...NO_FILTERS, scope: filters.scope, sort: filters.sort })}
           >
             Remove all
           </button>
         )}
       </div>
       <div class="filter-row more" id="more-filters" hidden={!open}>
+        {filters.scope !== "mine" && (
+          <Words
+            label="User"
+            values={filters.user ? [filters.user] : []}
+            onChange={(v) => onChange({ user: v[0] ?? "" })}
+          />
+        )}
         {MORE.map((name) => (
           <Words
             key={name}

@@ -13,7 +13,7 @@ import { Icon } from "./icons.tsx";
 const LINKS = {
   opening: ["Connecting", ""],
   live: ["Live", "Changes appear at once."],
-  asking: ["Every 5 s", "This site has no live updates; the page asks every 5 seconds."],
+  asking: ["Every 5 s", "This page has no live updates; it asks every 5 seconds."],
   full: [
     "Every 5 s",
     "You have too many pages with live updates; this one asks every 5 seconds. Close another one.",

@@ -6,7 +6,7 @@ import { ApiError, data, requestId } from "../api.ts";
 import { CancelDialog } from "../cancel.tsx";
 import { now } from "../clock.ts";
 import { isActive, type JobRow, plainCommand, type Status, titleOf } from "../jobs.ts";
-import { jobPath, path } from "../site.ts";
+import { isOwn, jobPath, path } from "../site.ts";
 import { duration, moment, plural, sentence } from "../text/format.ts";
 import { notify } from "./frame.tsx";
 import { Icon } from "./icons.tsx";
@@ -91,6 +91,7 @@ function Facts(props: {
   else if (status.state === "pending" && status.computeJobQueued) {
     facts.push(["Waiting for", duration(now.value - status.computeJobQueued)]);
   }
+  if (row && !isOwn(row.jid)) facts.push(["User", row.uid]);
   if (row) facts.push(["Driver", row.driver]);
   if (row?.queue) facts.push(["Queue", row.queue]);
   if (row && row.simulationType !== "command") facts.push(["App", row.simulationType]);
@@ -131,17 +132,19 @@ function Actions(props: {
         <button type="button" class="danger" onClick={() => setCanceling(true)}>
           Cancel …
         </button>
-      ) : (
+      ) : isOwn(jid) ? (
         <button
           type="button"
           onClick={() => act("Started again", "job-retry", { reqId: requestId() })}
         >
           Run again
         </button>
+      ) : null}
+      {isOwn(jid) && (
+        <a class="button" href={`${jobPath(jid)}?tab=parameters&edit=1`}>
+          Clone and edit
+        </a>
       )}
-      <a class="button" href={`${jobPath(jid)}?tab=parameters&edit=1`}>
-        Clone and edit
-      </a>
       {canceling && (
         <CancelDialog jids={[jid]} onClose={() => setCanceling(false)} onDone={onChanged} />
       )}

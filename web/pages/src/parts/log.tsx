@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
-import { path } from "../site.ts";
+import { downloadPath } from "../site.ts";
 import { bytes, plural } from "../text/format.ts";
 import { type JobView, taskQuery } from "../text/job_view.ts";
 import type { Block, TerminalText } from "../text/terminal.ts";
@@ -50,7 +50,7 @@ export function Log(props: {
         </label>
         <a
           class="button"
-          href={path(`/page-data/job-output/${jid}${query ? `?${query}` : ""}`)}
+          href={downloadPath("job-output", jid) + (query ? `?${query}` : "")}
           download={`${jid}-${view.stream}.log`}
           target="_self"
         >

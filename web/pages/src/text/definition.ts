@@ -1,5 +1,7 @@
 /** The definition of a job as readable groups, and as a form that makes a new job from it. Pure. */
 
+import type { Problem } from "./problem.ts";
+
 export type Values = Record<string, unknown>;
 
 export interface DefinitionReply {
@@ -8,12 +10,6 @@ export interface DefinitionReply {
   app: boolean;
   notes: string[];
   withheld: { name: string; where: string; reference: string }[];
-}
-
-export interface Problem {
-  path: string;
-  problem: string;
-  right: string;
 }
 
 export const isObject = (value: unknown): value is Values =>
@@ -261,7 +257,7 @@ export function definitionOf(original: Values, app: boolean, form: CloneForm): V
 
 /** Return the problems of a field, and those of fields within it. */
 export const problemsOf = (problems: Problem[], path: string): Problem[] =>
-  problems.filter((p) => p.path === path || p.path.startsWith(`${path}.`));
+  problems.filter((p) => (p.path ?? "") === path || (p.path ?? "").startsWith(`${path}.`));
 
 /** Return the paths of the fields of a form. */
 export function pathsOf(form: CloneForm, app: boolean): string[] {

@@ -19,7 +19,14 @@ export const CAUSES: [string, string][] = [
   ["scheduler", "cluster's scheduler"],
 ];
 
+/** Whose jobs: one's own, those of the members of one's groups, or of everybody. */
+export const SCOPES = ["mine", "group", "all"] as const;
+export type Scope = (typeof SCOPES)[number];
+
 export interface Filters {
+  scope: Scope;
+  /** The uid of one user; only beyond one's own jobs. */
+  user: string;
   states: string[];
   text: string;
   queues: string[];
@@ -34,11 +41,13 @@ export interface Filters {
 }
 
 const LISTS = ["states", "queues", "drivers", "apps", "causes"] as const;
-const TEXTS = ["text", "since", "until", "cursor"] as const;
+const TEXTS = ["user", "text", "since", "until", "cursor"] as const;
 const NAMES = { states: "state", queues: "queue", drivers: "driver", apps: "app", causes: "cause" };
 const DATE = /^\d{4}-\d\d-\d\d$/;
 
 export const NO_FILTERS: Filters = {
+  scope: "mine",
+  user: "",
   states: [],
   text: "",
   queues: [],
@@ -67,6 +76,8 @@ export function parseFilters(search: string): Filters {
   for (const name of TEXTS) found[name] = (query.get(name) ?? "").slice(0, 200);
   if (!DATE.test(found.since)) found.since = "";
   if (!DATE.test(found.until)) found.until = "";
+  found.scope = SCOPES.find((s) => s === query.get("scope")) ?? "mine";
+  if (found.scope === "mine") found.user = "";
   found.sort = ORDERS.find((o) => o === query.get("sort")) ?? "changed";
   found.ascending = query.get("order") === "asc";
   return found;
@@ -75,6 +86,7 @@ export function parseFilters(search: string): Filters {
 /** Return the query of these filters, "" for none. */
 export function formatFilters(filters: Filters): string {
   const query = new URLSearchParams();
+  if (filters.scope !== "mine") query.set("scope", filters.scope);
   for (const name of LISTS) {
     if (filters[name].length) query.set(NAMES[name], filters[name].join(","));
   }
@@ -86,16 +98,21 @@ export function formatFilters(filters: Filters): string {
 }
 
 export const isFiltered = (f: Filters): boolean =>
-  formatFilters({ ...f, sort: "changed", ascending: false, cursor: "" }) !== "";
+  formatFilters({ ...f, scope: "mine", sort: "changed", ascending: false, cursor: "" }) !== "";
 
 const day = (date: string, days: number): number => {
   const [year = 0, month = 1, dayOfMonth = 1] = date.split("-").map(Number);
   return new Date(year, month - 1, dayOfMonth + days).getTime() / 1000;
 };
 
-/** Return the request `job-search`. Days are local, and `until` is included. */
+/** Return the request for these filters: only that of the site may be about other users. */
+export const searchName = (f: Filters): string =>
+  f.scope === "mine" ? "job-search" : "site/job-search";
+
+/** Return the body of `job-search`. Days are local, and `until` is included. */
 export function searchRequest(f: Filters, limit: number): Record<string, unknown> {
   return {
+    ...(f.user ? { uid: f.user } : {}),
     states: f.states,
     text: f.text,
     queues: f.queues,
