@@ -25,7 +25,7 @@ from ..request.app_catalog import AppCatalog
 from ..request.context import Admin, FrontEndContext, May, Plan, RequestContext, User, as_json
 from ..request.supervisor_client import SupervisorClient
 from ..request.worker_quota import WorkerQuota
-from . import openapi
+from . import docs_file, openapi
 from . import pages as page_files
 from .pages import PageOptions
 from .routes import ROUTES, Route
@@ -115,7 +115,15 @@ def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageO
 
         return answered(site, send, ["GET"])
 
+    def docs() -> flask.Response:
+        def send() -> flask.Response:
+            _method(["GET"])
+            return docs_file.answer()
+
+        return answered(site, send, ["GET"])
+
     views: list[tuple[str, str, Callable[..., flask.Response]]] = [
+        (page_files.FILES_PATH + docs_file.NAME, "page_docs", docs),
         *((path, f"page_{n}", page) for n, path in enumerate(page_files.PAGES)),
         (page_files.FILES_PATH + "<name>", "page_file", page_file),
     ]

@@ -36,6 +36,17 @@ def forward(name: str, type_: type[msgspec.Struct]) -> Handler:
     return handler
 
 
+def in_person(name: str, type_: type[msgspec.Struct]) -> Handler:
+    """Return a handler that sends a request about the signed-in user as this user, who is then named
+    in the audit trail, and gets no more than the role allows.
+    """
+
+    def handler(v: RequestContext) -> bytes:
+        return v.upstream.ask_as(v.uid, name, _request(v, type_), admin=False)
+
+    return handler
+
+
 def change(name: str, type_: type[msgspec.Struct]) -> Handler:
     """Return a handler for a request that changes the job `computeJid`."""
 

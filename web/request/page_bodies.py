@@ -40,6 +40,7 @@ def _body(type_: type[msgspec.Struct], left_out: frozenset[str]) -> type[msgspec
 BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     type_: _body(type_, _NOT_FOR_PAGES)
     for type_ in (
+        requests.DiskReport,
         requests.JobLog,
         requests.JobMetrics,
         requests.JobSearch,
@@ -50,7 +51,11 @@ BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         requests.RunFiles,
         requests.RunRelease,
         requests.RunStatusRequest,
+        requests.TokenCreate,
+        requests.TokenList,
+        requests.TokenRevoke,
         requests.Trace,
+        requests.UsageReport,
     )
 }
 

@@ -23,6 +23,7 @@ from ..request import error_responses
 from ..request.context import FrontEndContext, as_json
 from ..sign_in.device_page import DevicePage
 from ..sign_in.login_sessions import SESSION_SECS, Sessions, key_of
+from ..sign_in.session_list import SessionList
 from .cookie_sessions import SignedSessions, cookie_name
 from .development_login import SignIn
 from .proxy_user import ProxyUser
@@ -94,8 +95,10 @@ def create_app(
     app.after_request(_headers)
     site: FrontEndContext = app.extensions["jobscribe"]
     if sign_in is not None:
+        site.sign_ins = SessionList(sign_in.sessions, sign_in.token)
         _for_development(app, settings.root, secrets or (lambda: (source().token,)), sign_in)
     elif cookie is not None:
+        site.sign_ins = SessionList(cookie.sessions, cookie.token)
         add_sign_in(app, settings, cookie, site)
     page = DevicePage(site, user, sign_in=sign_in is not None or cookie is not None)
     app.add_url_rule(f"/{PAGE}", "device_form", page.show, methods=["GET"])
