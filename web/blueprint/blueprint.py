@@ -10,8 +10,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import flask
+import msgspec
 
 from ...client.api.errors import ClientError
 from ...client.transport.address import Address, Source, in_root
@@ -20,6 +22,7 @@ from ...protocol.ids import parse
 from ...protocol.redaction import Redactor
 from ...runtime.log.destinations import Stream
 from ...runtime.log.logger import Direct, Log
+from ...service.site.secret_files import is_loopback
 from ..request import csrf, error_responses
 from ..request.app_catalog import AppCatalog
 from ..request.context import Admin, FrontEndContext, May, Plan, RequestContext, User, as_json
@@ -104,7 +107,8 @@ def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageO
             uid = flask.g.jobscribe_uid = _uid(site, flask.request)
             file = flask.url_for(f"{flask.request.blueprint}.page_file", name="x")
             base = file.removesuffix(f"{page_files.FILES_PATH}x")
-            return page_files.document(options, base, uid)
+            shown = options if options.api else msgspec.structs.replace(options, api=_api(site))
+            return page_files.document(shown, base, uid)
 
         return answered(site, show, ["GET"])
 
@@ -131,6 +135,17 @@ def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageO
         blueprint.add_url_rule(
             path, endpoint, view, methods=METHODS, provide_automatic_options=False
         )
+
+
+def _api(site: FrontEndContext) -> str | None:
+    """Return the supervisor's address for commands, if browser and supervisor are on one machine."""
+    if not is_loopback(flask.request.host.rpartition(":")[0].strip("[]")):
+        return None
+    try:
+        url = site.upstream.address().url
+    except ClientError:  # it does not run
+        return None
+    return url if is_loopback(urlsplit(url).hostname or "") else None
 
 
 def _source(supervisor: Address | Source | str) -> Source:

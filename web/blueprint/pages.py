@@ -42,11 +42,15 @@ _SMALL = 1024
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a site. style: address of a stylesheet of the same origin with other values of the
     variables (web/pages/DESIGN.md). home: address of the site's own start page, with its sign-in.
+    device: address of the page on which a person logs a machine in. api: address of the supervisor
+    for commands on other machines.
     """
 
     style: str | None = None
     home: str | None = None
     title: str = "jobscribe"
+    device: str | None = None
+    api: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -63,6 +67,7 @@ def document(options: PageOptions, base: str, uid: str) -> flask.Response:
     manifest = _manifest()
     files = base + FILES_PATH
     metas = {"base": base, "user": uid, "home": options.home or "", "site": options.title}
+    metas |= {"device": options.device or "", "api": options.api or ""}
     head = [
         '<meta charset="utf-8">',
         _tag("meta", name="viewport", content="width=device-width, initial-scale=1"),

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import flask
 import werkzeug.exceptions
@@ -85,7 +86,7 @@ def create_app(
             log=log,
             streams=half,
             each=half,
-            pages=PageOptions(home="/"),
+            pages=PageOptions(home="/", device=f"/{PAGE}", api=_api(settings)),
         )
     )
     app.add_url_rule("/healthz", "healthz", lambda: as_json({"state": "ok"}))
@@ -104,6 +105,15 @@ def create_app(
     app.add_url_rule(f"/{PAGE}", "device_form", page.show, methods=["GET"])
     app.add_url_rule(f"/{PAGE}", "device_answer", page.answer, methods=["POST"])
     return app
+
+
+def _api(settings: Settings) -> str | None:
+    """Return the supervisor's address for commands on other machines, where it has HTTPS."""
+    host = urlsplit(settings.server.public_url or "").hostname
+    port = settings.supervisor.tls_port
+    if host is None or settings.supervisor.tls_cert is None or port == 0:
+        return None
+    return f"https://{host if ':' not in host else f'[{host}]'}:{port}"
 
 
 def _for_development(

@@ -91,8 +91,13 @@ async function slot<T>(work: () => Promise<T>): Promise<T> {
   }
 }
 
-async function send(address: string, body: object, signal?: AbortSignal): Promise<Response> {
-  const patience = AbortSignal.timeout(PATIENCE_MS);
+async function send(
+  address: string,
+  body: object,
+  signal?: AbortSignal,
+  patienceMs = PATIENCE_MS,
+): Promise<Response> {
+  const patience = AbortSignal.timeout(patienceMs);
   try {
     return await fetch(path(address), {
       method: "POST",
@@ -105,6 +110,35 @@ async function send(address: string, body: object, signal?: AbortSignal): Promis
     if (signal?.aborted) throw signal.reason;
     throw unreachable();
   }
+}
+
+/**
+ * Send a request once, however long its answer takes: for a sign-in, where a repetition may lock an
+ * account.
+ */
+export async function postOnce<T>(address: string, body: object, patienceMs: number): Promise<T> {
+  const response = await send(address, body, undefined, patienceMs);
+  if (!response.ok) throw await refusal(response);
+  return (await response.json().catch(() => Promise.reject(unreadable()))) as T;
+}
+
+/** Get JSON from an address below the path of the blueprint. */
+export function get<T>(address: string, signal?: AbortSignal): Promise<T> {
+  return slot(async () => {
+    const patience = AbortSignal.timeout(PATIENCE_MS);
+    let response: Response;
+    try {
+      response = await fetch(path(address), {
+        credentials: "same-origin",
+        signal: signal ? anyOf(signal, patience) : patience,
+      });
+    } catch {
+      if (signal?.aborted) throw signal.reason;
+      throw unreachable();
+    }
+    if (!response.ok) throw await refusal(response);
+    return (await response.json().catch(() => Promise.reject(unreadable()))) as T;
+  });
 }
 
 /** Send a request and return the response. Raises ApiError, or the reason of an aborted signal. */

@@ -2,6 +2,8 @@
 
 import "./style.css";
 import "./parts.css";
+import "./account.css";
+import "./reading.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
 import { loadMe } from "./me.ts";
@@ -11,6 +13,9 @@ import { Frame } from "./parts/frame.tsx";
 import { Empty, SignedOut } from "./parts/messages.tsx";
 import { path, site } from "./site.ts";
 
+const AccountPage = lazy(() => import("./pages/account.tsx").then((m) => m.AccountPage));
+const DocsPage = lazy(() => import("./pages/docs.tsx").then((m) => m.DocsPage));
+const ReferencePage = lazy(() => import("./pages/reference.tsx").then((m) => m.ReferencePage));
 const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
 
 function NotFound() {
@@ -38,6 +43,9 @@ function App() {
       <Router>
         <Route path={path("/jobs")} component={JobsPage} />
         <Route path={path("/jobs/:jid")} component={JobPage} />
+        <Route path={path("/account")} component={AccountPage} />
+        <Route path={path("/docs/:page?")} component={DocsPage} />
+        <Route path={path("/reference/:api?")} component={ReferencePage} />
         <Route default component={NotFound} />
       </Router>
     </LocationProvider>

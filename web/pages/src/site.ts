@@ -8,6 +8,10 @@ export const site = {
   user: meta("user"),
   home: meta("home"),
   title: meta("site") || "jobscribe",
+  /** Where a person logs a machine in; empty if the site has no such page. */
+  device: meta("device"),
+  /** The supervisor for commands; empty if only the operator knows it. */
+  api: meta("api"),
 };
 
 export const path = (below: string): string => site.base + below;

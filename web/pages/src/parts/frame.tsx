@@ -95,7 +95,8 @@ function Notices(): JSX.Element {
 }
 
 function Navigation(): JSX.Element {
-  const { path: current } = useLocation();
+  // nobody is signed in: there is no router
+  const { path: current = "" } = useLocation();
   const shown = ENTRIES.filter((entry) => !entry.admin || isAdmin());
   return (
     <>
@@ -112,17 +113,24 @@ function Navigation(): JSX.Element {
   );
 }
 
+/** still: the page shows nothing that changes, and has no stream. */
 export function Frame({
   title,
+  still = false,
   children,
 }: {
   title: string;
+  still?: boolean;
   children: ComponentChildren;
 }): JSX.Element {
   useEffect(() => {
     document.title = `${title} · ${site.title}`;
+    // on a narrow screen the navigation scrolls
+    const here = document.querySelector<HTMLElement>(".bar nav [aria-current]");
+    const bar = here?.parentElement;
+    if (bar) bar.scrollLeft = here.offsetLeft - bar.offsetLeft - bar.clientWidth / 2;
   }, [title]);
-  const lost = useShownLink() === "lost";
+  const lost = useShownLink() === "lost" && !still;
   return (
     <>
       <a class="skip" href="#main" target="_self">
@@ -140,7 +148,7 @@ export function Frame({
             </a>
           )}
         </nav>
-        <LinkState />
+        {!still && <LinkState />}
       </header>
       {lost && (
         <p class="strip" role="status">

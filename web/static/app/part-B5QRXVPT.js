@@ -1,0 +1,1 @@
+import{A as o,C as n,D as t}from"./part-TRO7QLYG.js";function a({text:i,label:r}){return navigator.clipboard?o("button",{type:"button",class:"plain copy","aria-label":r,title:r,onClick:()=>{navigator.clipboard.writeText(i).then(()=>t("Copied."),()=>t("The browser does not permit to copy.",!0))},children:o(n,{name:"copy"})}):null}export{a};
