@@ -67,7 +67,8 @@ def document(options: PageOptions, base: str, uid: str) -> flask.Response:
     manifest = _manifest()
     files = base + FILES_PATH
     metas = {"base": base, "user": uid, "home": options.home or "", "site": options.title}
-    metas |= {"device": options.device or "", "api": options.api or ""}
+    more = {"device": options.device, "api": options.api}
+    metas |= {name: value for name, value in more.items() if value}
     head = [
         '<meta charset="utf-8">',
         _tag("meta", name="viewport", content="width=device-width, initial-scale=1"),

@@ -1,13 +1,14 @@
 /** The browsers in which the user is signed in, and the login of a machine. */
 
 import type { JSX } from "preact";
+import { useState } from "preact/hooks";
 import { ApiError, data } from "../api.ts";
 import { now } from "../clock.ts";
 import { notify } from "../parts/frame.tsx";
 import { ErrorMessage, Loading } from "../parts/messages.tsx";
 import { useRemote } from "../remote.ts";
 import { site } from "../site.ts";
-import { ago, day, sentence } from "../text/format.ts";
+import { ago, day, plural, sentence } from "../text/format.ts";
 
 interface SignIn {
   id: string;
@@ -16,6 +17,9 @@ interface SignIn {
   browser: string;
   current: boolean;
 }
+
+/** Sign-ins in the list at first. */
+const SHOWN = 5;
 
 interface SignInsReply {
   kept: boolean;
@@ -54,28 +58,42 @@ export function SignIns(): JSX.Element {
       {list.data && !list.data.kept && (
         <p class="soft">This site signs you in itself. Sign out there.</p>
       )}
-      {list.data?.kept && (
-        <ul class="rows">
-          {list.data.signIns.map((row) => (
-            <li key={row.id}>
-              <span>
-                <strong>{row.browser || "A browser"}</strong>
-                {row.current && <span class="tag">this browser</span>}
-                <span class="sub">
-                  {row.begun ? `since ${ago(row.begun, now.value).replace(" ago", "")} · ` : ""}
-                  until {day(row.until)}
-                </span>
-              </span>
-              <button type="button" onClick={() => void end(row)}>
-                Sign out
-                <span class="hidden">
-                  {row.current ? " of this browser" : ` of ${row.browser || "the other browser"}`}
-                </span>
-              </button>
-            </li>
-          ))}
-        </ul>
-      )}
+      {list.data?.kept && <Rows rows={list.data.signIns} onEnd={end} />}
     </section>
+  );
+}
+
+function Rows(props: { rows: SignIn[]; onEnd: (row: SignIn) => Promise<void> }): JSX.Element {
+  const [all, setAll] = useState(false);
+  const rows = [...props.rows].sort((a, b) => Number(b.current) - Number(a.current));
+  const more = rows.length - SHOWN;
+  return (
+    <>
+      <ul class="rows">
+        {rows.slice(0, all ? undefined : SHOWN).map((row) => (
+          <li key={row.id} data-current={row.current}>
+            <span>
+              <strong>{row.browser || "A browser"}</strong>
+              {row.current && <span class="tag">this browser</span>}
+              <span class="sub">
+                {row.begun ? `signed in ${ago(row.begun, now.value)} · ` : ""}
+                until {day(row.until)}
+              </span>
+            </span>
+            <button type="button" onClick={() => void props.onEnd(row)}>
+              Sign out
+              <span class="hidden">
+                {row.current ? " of this browser" : ` of ${row.browser || "the other browser"}`}
+              </span>
+            </button>
+          </li>
+        ))}
+      </ul>
+      {more > 0 && !all && (
+        <button type="button" onClick={() => setAll(true)}>
+          {plural(more, "more sign-in")}
+        </button>
+      )}
+    </>
   );
 }
