@@ -50,7 +50,9 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
 ) -> None:
     ann = PagesUser(browser, site, "ann", viewport={"width": 1280, "height": 800})
     other = PagesUser(browser, site, "ann")
-    site.wait(site.submit(shell("true", ann.uid)))
+    run = shell("true", ann.uid)
+    site.submit(run)
+    site.wait(run)
     ann.open("/account")
     ann.until("main", "You have no valid token")
     ann.until(".tiles", r"Jobs ended\s+1")
@@ -83,6 +85,7 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     ann.until("main", "1 token no longer valid")
     assert status_of(url, token) == 401
 
+    cluster_sign_in(ann)
     # the other browser is signed out from here
     ann.page.locator(".rows li[data-current=false]").first.get_by_role("button").click()
     ann.until(".notices", "Signed out there")
@@ -91,6 +94,49 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     assert ann.troubles == []
     ann.close()
     other.close()
+
+
+def cluster_sign_in(ann: PagesUser) -> None:
+    """Sign in to a cluster and out again; tests/slurm has real ones."""
+    sent: list[Any] = []
+    signed_in = False
+
+    def answer(route: Any) -> None:
+        nonlocal signed_in
+        path = route.request.url.removeprefix(ann.site.front)
+        if path == "/clusters":
+            said: Any = {"clusters": [{"cluster": "alpha"}]}
+        elif path == "/sbatch-login-status":
+            said = {"ready": signed_in, "cluster": "alpha", "host": "login.alpha", "access": "ssh"}
+            said["user"] = "ann1" if signed_in else None
+        elif path == "/sbatch-logout":
+            signed_in, said = False, {"runs": 2}
+        else:
+            sent.append(route.request.post_data_json)
+            signed_in = len(sent) == 2
+            params = {"reason": "invalid-creds", "sentence": "alpha refuses this password"}
+            said = {"loginSuccess": True} if signed_in else {"srException": {"params": params}}
+        route.fulfill(json=said)
+
+    ann.page.route(re.compile("/(clusters|sbatch-.*)$"), answer)
+    ann.open("/account")
+    ann.page.get_by_role("button", name="Sign in … to alpha").click()
+    ann.page.get_by_label("User name there").fill("ann1")
+    for password in ("wrong-one", "right-one"):
+        ann.until("dialog", "login.alpha")
+        ann.page.get_by_label("Password").fill(password)
+        ann.page.get_by_label("Password").press("Enter")
+        if password == "wrong-one":
+            ann.until("dialog .problem", "Alpha refuses this password")
+            assert ann.page.get_by_label("Password").input_value() == "", "it is not kept"
+            assert ann.violations() == []
+    ann.until(".notices", "Signed in to alpha")
+    ann.until("main", "signed in as ann1")
+    credentials = {"username": "ann1", "password": "right-one", "otp": ""}
+    assert sent[1]["sbatchCredentials"] == credentials and len(sent) == 2
+    ann.page.get_by_role("button", name="Sign out of alpha").click()
+    ann.until(".notices", "2 jobs there go on")
+    ann.until("main", "not signed in")
 
 
 def test_documentation_and_reference_are_found_by_words(
