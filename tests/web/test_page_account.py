@@ -84,6 +84,9 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     ann.page.get_by_role("button", name="Revoke token").click()
     ann.until("main", "1 token no longer valid")
     assert status_of(url, token) == 401
+    ann.page.locator("summary", has_text="no longer valid").click()
+    ended = row.inner_text()
+    assert re.search(r"laptop[\s\S]*revoked\s+(just now|\d+ s ago)", ended), ended
 
     cluster_sign_in(ann)
     # the other browser is signed out from here

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import path from "node:path";
 import { test } from "node:test";
+import { copyText } from "../src/text/copy_text.ts";
 import {
-  copyText,
   DocSearch,
   GROUPS,
   grouped,

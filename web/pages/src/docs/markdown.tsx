@@ -2,10 +2,10 @@
 
 import type { Token, Tokens } from "marked";
 import type { ComponentChildren, JSX } from "preact";
-import { Copy } from "../parts/copy.tsx";
+import { Example } from "../parts/example.tsx";
 import { Scroll } from "../parts/scroll.tsx";
 import { path } from "../site.ts";
-import { copyText, linkOf, pieces, plainText, Slugs } from "../text/docs.ts";
+import { linkOf, pieces, plainText, Slugs } from "../text/docs.ts";
 
 interface Place {
   slugs: Slugs;
@@ -63,17 +63,6 @@ function Title({ token, place }: { token: Tokens.Heading; place: Place }): JSX.E
   );
   if (token.depth === 1) return <h1 id={id}>{content}</h1>;
   return token.depth === 2 ? <h2 id={id}>{content}</h2> : <h3 id={id}>{content}</h3>;
-}
-
-export function Example({ code }: { code: string }): JSX.Element {
-  return (
-    <div class="example">
-      <pre tabIndex={0}>
-        <code>{code}</code>
-      </pre>
-      <Copy text={copyText(code)} label="Copy" />
-    </div>
-  );
 }
 
 function List({ token, place }: { token: Tokens.List; place: Place }): JSX.Element {

@@ -1,7 +1,7 @@
 /** One operation: what it does, an example, its parameters and body, answers and error codes. */
 
 import type { ComponentChildren, JSX } from "preact";
-import { Example } from "../docs/markdown.tsx";
+import { Example } from "../parts/example.tsx";
 import { Scroll } from "../parts/scroll.tsx";
 import { path, site } from "../site.ts";
 import { sentence } from "../text/format.ts";
