@@ -41,7 +41,7 @@ export function OperationView(props: {
       {supervisor ? (
         <>
           <h2>Example</h2>
-          <Example code={curl(document, operation, site.api || "https://ADDRESS")} />
+          <Example code={curl(document, operation, site.api || "ADDRESS")} />
           <p class="soft">
             TOKEN is an <a href={path("/account")}>API token</a> of yours.
           </p>
