@@ -28,7 +28,8 @@ def answer() -> flask.Response:
     if takes_gzip:
         response.headers["Content-Encoding"] = "gzip"
     response.set_etag(digest + ("-gzip" if takes_gzip else ""))
-    return response.make_conditional(flask.request)
+    response.make_conditional(flask.request)
+    return response
 
 
 @functools.cache

@@ -21,8 +21,8 @@ interface DiskRow {
 const LARGEST = 5;
 const STATES = {
   ok: "",
-  soft: "Above the soft limit: new jobs may be refused soon. Delete what you no longer need.",
-  hard: "At the limit: no new job starts. Delete what you no longer need.",
+  soft: "Above the soft limit. Delete what you no longer need before you reach the hard limit.",
+  hard: "At the limit: new jobs and uploads are refused until you delete files.",
 };
 
 export function Disk(): JSX.Element {
@@ -66,7 +66,9 @@ function Usage({ row }: { row: DiskRow }): JSX.Element {
       {row.softBytes !== null && row.hardBytes !== null && (
         <p class="soft small">Soft limit {bytes(row.softBytes)}</p>
       )}
-      {row.state !== "ok" && <p class="problem">{STATES[row.state]}</p>}
+      {row.state !== "ok" && (
+        <p class={row.state === "soft" ? "problem mild" : "problem"}>{STATES[row.state]}</p>
+      )}
       {row.largest.length > 0 && (
         <ul class="rows tight">
           {row.largest.slice(0, LARGEST).map((part) => (
