@@ -155,7 +155,7 @@ if __name__ == "__main__":
         package_dir={"jobscribe": "."},
         packages=packages(),
         package_data={
-            "jobscribe": ["py.typed", "etc/systemd/*"],
+            "jobscribe": ["py.typed", "etc/systemd/*", "docs/*.md"],
             "jobscribe.service.site": ["*.yml"],
             "jobscribe.web": ["static/*", "static/app/*"],
         },

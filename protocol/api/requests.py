@@ -145,8 +145,7 @@ class RunSpec(_Request, frozen=True, kw_only=True):
 
 
 class RunSimulation(_Request, frozen=True, kw_only=True):
-    """Start a run, join the active one, or return the finished one with the same hash (see
-    `supervisor/core/runs`).
+    """Start a run, join the active one, or return the finished one with the same hash.
 
     only_new: refuse the request (`nameTaken`) if this job has a run, active or finished.
     """
@@ -387,8 +386,7 @@ class JobStory(_Request, frozen=True, kw_only=True):
 
 
 class CallRequest(_Request, frozen=True, kw_only=True):
-    """Let an app compute something now (see messages.Call). No result is stored; the same request
-    may be repeated.
+    """Let an app compute something now. No result is stored; the same request may be repeated.
 
     compute_jid: the job whose run is read; compute_job_serial refuses a newer run of it. The answer
     is the app's return value, unchanged. A failure of the app is `appFailed` and never affects the
@@ -535,8 +533,8 @@ IndexText = Annotated[str, msgspec.Meta(min_length=1, max_length=80_000)]
 
 
 class RunArray(_Request, frozen=True, kw_only=True):
-    """Start one run for each index of an array (see `job_arrays`). It is answered when all are
-    durable; the run of index n has the reqId `<reqId>.<n>`.
+    """Start one run for each index of an array. It is answered when all are durable; the run of
+    index n has the reqId `<reqId>.<n>`.
     """
 
     req_id: BulkReqId
@@ -579,8 +577,8 @@ class GroupCancel(_Request, frozen=True, kw_only=True):
 
 
 class RunDescription(_Request, frozen=True, kw_only=True):
-    """Submit all runs of a job description (see `schema/jobs/description`) in dependency order, or
-    none if the description has an error.
+    """Submit all runs of a job description in dependency order, or none if the description has an
+    error.
 
     The same request may be repeated; it returns the runs of the first time.
 

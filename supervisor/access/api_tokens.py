@@ -35,6 +35,8 @@ class ApiTokens:
     ) -> None:
         self._wall, self._entropy = wall, entropy
         self._writer = StreamWriter(engine, ACCESS)
+        #: unix seconds of the last use since the start
+        self._used: dict[str, float] = {}
         #: one creation at a time, so that the limit of a user holds
         self._lock = asyncio.Lock()
         events = (s.event for s in engine.store.read(ACCESS))
@@ -65,7 +67,12 @@ class ApiTokens:
                 f"the API token {token.id} expired {self._wall() - token.expires_at:.0f} s ago"
                 " by the supervisor's clock",
             )
+        self._used[token.id] = self._wall()
         return token
+
+    def last_use(self, token: ApiToken) -> float | None:
+        """Return when a request had this token; None if it had none since the start."""
+        return self._used.get(token.id)
 
     def of(self, uid: str) -> list[ApiToken]:
         """Return the tokens of a user, oldest first."""

@@ -16,6 +16,7 @@ PURE = (
     "schema/structs.py",
     "schema/jobs/*.py",
     "schema/openpai/*.py",
+    "schema/text/document.py",
     "db/events/*.py",
     "db/store/contract.py",
     "db/store/job_index.py",

@@ -55,6 +55,7 @@ def test_the_wheel_holds_every_module_of_the_product_and_nothing_else(built: Any
         *(n for n in built.tree if n.endswith(".py") and n.split("/")[0] in PRODUCT),
     }
     product |= {n for n in built.tree if n.startswith(("web/static/", "etc/systemd/"))}
+    product |= {n for n in built.tree if re.fullmatch(r"docs/[^/]+\.md", n)}
     info = f"jobscribe-{VERSION}.dist-info/"
     packed = {n for n in built.names if not n.startswith(info)}
     assert packed == {f"jobscribe/{n}" for n in product}

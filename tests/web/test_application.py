@@ -173,6 +173,62 @@ def test_sessions_survive_a_restart_are_bounded_and_expire(tmp_path: Path) -> No
     assert Sessions(path).of(tokens[1]) is None
 
 
+def test_a_user_sees_and_ends_the_own_sessions_alone(stub: StubSupervisor) -> None:
+    app = made(stub, root="/nowhere")
+    here, there, bob = (app.test_client() for _ in range(3))
+    firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+    here.post("/sign-in", json={"name": "ann"}, headers={"User-Agent": firefox})
+    there.post("/sign-in", json={"name": "ann"}, headers={"User-Agent": "curl"})
+    bob.post("/sign-in", json={"name": "bob"})
+    said = here.post("/page-data/sign-ins", json={}).get_json()
+    rows = {row["current"]: row for row in said["signIns"]}
+    assert said["kept"] and len(said["signIns"]) == 2
+    assert (rows[True]["browser"], rows[False]["browser"]) == ("Firefox on Linux", "")
+    assert 0 < rows[True]["begun"] < rows[True]["until"]
+    # another user's session is not there: nothing happens
+    other = {"id": rows[False]["id"]}
+    assert len(bob.post("/page-data/sign-in-end", json=other).get_json()["signIns"]) == 1
+    assert there.get("/who").status_code == 200
+    for _ in range(2):
+        left = here.post("/page-data/sign-in-end", json=other).get_json()["signIns"]
+        assert [row["current"] for row in left] == [True]
+    refused(there.get("/who"), 401, "unauthenticated")
+    assert here.get("/who").status_code == bob.get("/who").status_code == 200
+    refused(here.post("/page-data/sign-in-end", json={"id": "x"}), 400, "badRequest")
+    here.post("/page-data/sign-in-end", json={"id": rows[True]["id"]})
+    refused(here.get("/who"), 401, "unauthenticated")
+    app.extensions["jobscribe"].close()
+
+
+def test_pages_name_the_address_for_commands_where_it_can_be_reached(stub: StubSupervisor) -> None:
+    app = made(stub)
+    for host, api in (("127.0.0.1:8000", stub.url), ("[::1]:8000", stub.url)):
+        page = app.test_client().get("/account", headers={"Host": host}).get_data(as_text=True)
+        assert f'<meta name="jobscribe-api" content="{api}">' in page
+        assert '<meta name="jobscribe-device" content="/sign-in/device">' in page
+    app.extensions["jobscribe"].close()
+    settings = Settings(
+        root="/nowhere",
+        server=ServerSettings(user_header="X-User", public_url="https://jobs.example.org"),
+        supervisor=SupervisorSettings(tls_cert="c", tls_key="k", tls_port=8443),
+    )
+    log = Log("server", Redactor(), Lines())
+    site = application.create_app(settings, lambda: stub.address, log, sessions=None)
+    page = site.test_client().get("/account", headers={"X-User": "AnnAnn01"}).get_data(as_text=True)
+    assert '<meta name="jobscribe-api" content="https://jobs.example.org:8443">' in page
+    site.extensions["jobscribe"].close()
+    plain = application.create_app(
+        Settings(root="/nowhere", server=ServerSettings(user_header="X-User")),
+        lambda: stub.address,
+        log,
+        sessions=None,
+    )
+    headers = {"X-User": "AnnAnn01", "Host": "jobs.example.org"}
+    page = plain.test_client().get("/account", headers=headers).get_data(as_text=True)
+    assert "jobscribe-api" not in page, "the loopback address is of no use elsewhere"
+    plain.extensions["jobscribe"].close()
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [

@@ -10,8 +10,10 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import flask
+import msgspec
 
 from ...client.api.errors import ClientError
 from ...client.transport.address import Address, Source, in_root
@@ -20,12 +22,13 @@ from ...protocol.ids import parse
 from ...protocol.redaction import Redactor
 from ...runtime.log.destinations import Stream
 from ...runtime.log.logger import Direct, Log
+from ...service.site.secret_files import is_loopback
 from ..request import csrf, error_responses
 from ..request.app_catalog import AppCatalog
 from ..request.context import Admin, FrontEndContext, May, Plan, RequestContext, User, as_json
 from ..request.supervisor_client import SupervisorClient
 from ..request.worker_quota import WorkerQuota
-from . import openapi
+from . import docs_file, openapi
 from . import pages as page_files
 from .pages import PageOptions
 from .routes import ROUTES, Route
@@ -107,7 +110,8 @@ def _page(site: FrontEndContext, options: PageOptions) -> Callable[..., flask.Re
             uid = flask.g.jobscribe_uid = _uid(site, flask.request)
             file = flask.url_for(f"{flask.request.blueprint}.page_file", name="x")
             base = file.removesuffix(f"{page_files.FILES_PATH}x")
-            return page_files.document(options, base, uid)
+            shown = options if options.api else msgspec.structs.replace(options, api=_api(site))
+            return page_files.document(shown, base, uid)
 
         return answered(site, show, ["GET"])
 
@@ -140,7 +144,15 @@ def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageO
 
         return answered(site, send, ["GET"])
 
+    def docs() -> flask.Response:
+        def send() -> flask.Response:
+            _method(["GET"])
+            return docs_file.answer()
+
+        return answered(site, send, ["GET"])
+
     views: list[tuple[str, str, Callable[..., flask.Response]]] = [
+        (page_files.FILES_PATH + docs_file.NAME, "page_docs", docs),
         *(
             (path, f"page_{n}", page)
             for n, path in enumerate(page_files.PAGES)
@@ -152,6 +164,17 @@ def _add_pages(blueprint: flask.Blueprint, site: FrontEndContext, options: PageO
         blueprint.add_url_rule(
             path, endpoint, view, methods=METHODS, provide_automatic_options=False
         )
+
+
+def _api(site: FrontEndContext) -> str | None:
+    """Return the supervisor's address for commands, if browser and supervisor are on one machine."""
+    if not is_loopback(flask.request.host.rpartition(":")[0].strip("[]")):
+        return None
+    try:
+        url = site.upstream.address().url
+    except ClientError:  # it does not run
+        return None
+    return url if is_loopback(urlsplit(url).hostname or "") else None
 
 
 def _source(supervisor: Address | Source | str) -> Source:

@@ -17,11 +17,10 @@ from ...protocol.errors import Refusal
 FILES = Path(__file__).parents[1] / "static" / "app"
 #: Addresses of pages, below the prefix of the blueprint.
 PAGES = (  # as in web/pages/src/navigation.ts
-    "/jobs",
-    "/jobs/<path:rest>",
-    "/submit",
-    "/apps",
-    "/apps/<path:rest>",
+    *("/jobs", "/jobs/<path:rest>", "/submit"),
+    *("/apps", "/apps/<path:rest>"),
+    *("/account", "/reference", "/reference/<path:rest>"),
+    *("/docs", "/docs/<path:rest>"),
 )
 FILES_PATH = "/page-files/"
 #: Only files and data of this origin, nothing inline, no frames.
@@ -44,13 +43,16 @@ _SMALL = 1024
 class PageOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a site. style: address of a stylesheet of the same origin with other values of the
     variables (web/pages/DESIGN.md). home: address of the site's own start page, with its sign-in.
-    sign_out: address to which a POST ends the session.
+    sign_out: address to which a POST ends the session. device: address of the page on which a person
+    logs a machine in. api: address of the supervisor for commands on other machines.
     """
 
     style: str | None = None
     home: str | None = None
     title: str = "jobscribe"
     sign_out: str | None = None
+    device: str | None = None
+    api: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -67,7 +69,8 @@ def document(options: PageOptions, base: str, uid: str) -> flask.Response:
     manifest = _manifest()
     files = base + FILES_PATH
     metas = {"base": base, "user": uid, "home": options.home or "", "site": options.title}
-    metas["sign-out"] = options.sign_out or ""
+    more = {"device": options.device, "api": options.api, "sign-out": options.sign_out}
+    metas |= {name: value for name, value in more.items() if value}
     head = [
         '<meta charset="utf-8">',
         _tag("meta", name="viewport", content="width=device-width, initial-scale=1"),

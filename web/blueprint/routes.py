@@ -9,6 +9,7 @@ import msgspec
 
 from ...protocol.api import requests
 from ..handlers import (
+    account,
     clusters,
     computations,
     diagnosis,
@@ -161,6 +162,48 @@ _PAGES = (
     _page_data("run-release", requests.RunRelease, "Release held tasks of a job", changes=True),
     _page_data("job-tag", requests.JobTag, "Change the tags of a job", changes=True),
     _site_data("debug-list", requests.DebugList, "Processes that wait for a debugger"),
+    _page_data("usage", requests.UsageReport, "Usage of the user's ended runs"),
+    _page_data("disk-usage", requests.DiskReport, "Disk usage and quotas of the user"),
+    *(
+        Route(
+            api=f"token{verb.title()}Page",
+            method="POST",
+            path=f"/page-data/token-{verb}",
+            handler=page_data.in_person(f"token-{verb}", type_),
+            takes=BODIES[type_],
+            about=about,
+        )
+        for verb, type_, about in (
+            ("list", requests.TokenList, "API tokens of the user, without their secrets"),
+            ("create", requests.TokenCreate, "Create an API token; its text is shown only once"),
+            ("revoke", requests.TokenRevoke, "Revoke an API token"),
+        )
+    ),
+    Route(
+        api="signInsPage",
+        method="POST",
+        path="/page-data/sign-ins",
+        handler=account.sign_ins,
+        takes=NoFields,
+        reply=account.SignIns,
+        about="Sign-in sessions of the user",
+    ),
+    Route(
+        api="signInEndPage",
+        method="POST",
+        path="/page-data/sign-in-end",
+        handler=account.sign_in_end,
+        takes=account.SignInEnd,
+        reply=account.SignIns,
+        about="End a sign-in session of the user",
+    ),
+    Route(
+        api="apiDocumentPage",
+        method="GET",
+        path="/page-data/api-document",
+        handler=account.api_document,
+        about="The OpenAPI document of the supervisor",
+    ),
     _site_data("whoami", None, "The signed-in user, with role and scopes"),
     _site_data(
         "job-search", requests.JobSearch, "Jobs of another user, or of all whom one may see"

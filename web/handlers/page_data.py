@@ -41,6 +41,17 @@ def forward(name: str, type_: type[msgspec.Struct]) -> Handler:
     return handler
 
 
+def in_person(name: str, type_: type[msgspec.Struct]) -> Handler:
+    """Return a handler that sends a request about the signed-in user as this user, who is then named
+    in the audit trail, and gets no more than the role allows.
+    """
+
+    def handler(v: RequestContext) -> bytes:
+        return v.upstream.acting(v.uid, admin=False).post(name, _request(v, type_))
+
+    return handler
+
+
 def change(name: str, type_: type[msgspec.Struct]) -> Handler:
     """Return a handler for a request that changes the job `computeJid`."""
 

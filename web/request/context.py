@@ -15,6 +15,7 @@ from ...protocol.ids import parse
 from ...runtime.log.logger import Log
 from ...schema import messages
 from .app_catalog import AppCatalog
+from .own_sign_ins import OwnSignIns
 from .refusal_counts import RefusalCounts
 from .status_cache import StatusCache
 from .supervisor_client import SupervisorClient
@@ -51,6 +52,8 @@ class FrontEndContext:
         self.counts = RefusalCounts()
         self.statuses = StatusCache(upstream.changes)
         self.quota = quota
+        #: set by a site that keeps sign-in sessions itself
+        self.sign_ins: OwnSignIns | None = None
 
     def close(self) -> None:
         self.statuses.close()

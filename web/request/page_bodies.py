@@ -41,6 +41,7 @@ def _body(type_: type[msgspec.Struct], left_out: frozenset[str]) -> type[msgspec
 BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     type_: _body(type_, _NOT_FOR_PAGES)
     for type_ in (
+        requests.DiskReport,
         requests.JobCheck,
         requests.JobLog,
         requests.JobMetrics,
@@ -54,7 +55,11 @@ BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         requests.RunRelease,
         requests.RunStatusRequest,
         requests.RunText,
+        requests.TokenCreate,
+        requests.TokenList,
+        requests.TokenRevoke,
         requests.Trace,
+        requests.UsageReport,
     )
 }
 

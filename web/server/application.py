@@ -6,6 +6,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import flask
 import werkzeug.exceptions
@@ -23,6 +24,7 @@ from ..request import error_responses
 from ..request.context import FrontEndContext, as_json
 from ..sign_in.device_page import DevicePage
 from ..sign_in.login_sessions import SESSION_SECS, Sessions, key_of
+from ..sign_in.session_list import SessionList
 from .cookie_sessions import SignedSessions, cookie_name
 from .development_login import SignIn
 from .proxy_user import ProxyUser
@@ -85,7 +87,11 @@ def create_app(
             log=log,
             streams=half,
             each=half,
-            pages=PageOptions(**_SIGNS_IN if sign_in is not None or cookie is not None else {}),
+            pages=PageOptions(
+                device=f"/{PAGE}",
+                api=_api(settings),
+                **_SIGNS_IN if sign_in is not None or cookie is not None else {},
+            ),
         )
     )
     app.add_url_rule("/healthz", "healthz", lambda: as_json({"state": "ok"}))
@@ -94,13 +100,24 @@ def create_app(
     app.after_request(_headers)
     site: FrontEndContext = app.extensions["jobscribe"]
     if sign_in is not None:
+        site.sign_ins = SessionList(sign_in.sessions, sign_in.token)
         _for_development(app, settings.root, secrets or (lambda: (source().token,)), sign_in)
     elif cookie is not None:
+        site.sign_ins = SessionList(cookie.sessions, cookie.token)
         add_sign_in(app, settings, cookie, site)
     page = DevicePage(site, user, sign_in=sign_in is not None or cookie is not None)
     app.add_url_rule(f"/{PAGE}", "device_form", page.show, methods=["GET"])
     app.add_url_rule(f"/{PAGE}", "device_answer", page.answer, methods=["POST"])
     return app
+
+
+def _api(settings: Settings) -> str | None:
+    """Return the supervisor's address for commands on other machines, where it has HTTPS."""
+    host = urlsplit(settings.server.public_url or "").hostname
+    port = settings.supervisor.tls_port
+    if host is None or settings.supervisor.tls_cert is None or port == 0:
+        return None
+    return f"https://{host if ':' not in host else f'[{host}]'}:{port}"
 
 
 def _for_development(

@@ -18,6 +18,7 @@ from ...protocol.ids import derived_id
 from ..request import csrf
 from ..sign_in import pages
 from ..sign_in.login_sessions import Session, Sessions
+from ..sign_in.session_list import browser_of
 
 _TOKEN, _NAME = "session", "name"
 
@@ -60,7 +61,11 @@ class SignIn:
         self.sessions.end(flask.session.get(_TOKEN))
         flask.session.clear()
         flask.session.permanent = True
-        flask.session[_TOKEN] = self.sessions.open(uid_of(wanted, self._own_uid), wanted)
+        flask.session[_TOKEN] = self.sessions.open(
+            uid_of(wanted, self._own_uid),
+            wanted,
+            browser_of(request.headers.get("User-Agent", "")),
+        )
         if not form:
             return self.who()
         device = request.form.get("device", "")

@@ -26,11 +26,15 @@ MOST_EACH = 50
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A signed-in user. until: unix seconds."""
+    """A signed-in user. begun, until: unix seconds. Sessions of earlier versions have neither `begun`
+    nor `browser`.
+    """
 
     uid: str
     name: str
     until: float
+    begun: float = 0.0
+    browser: str = ""
 
 
 class Sessions:
@@ -52,7 +56,7 @@ class Sessions:
         #: Called with the key of a session that was signed out, in any thread.
         self.ended: Callable[[str], object] = lambda key: None
 
-    def open(self, uid: str, name: str) -> str:
+    def open(self, uid: str, name: str, browser: str = "") -> str:
         """Return the token of a new session. Raises Refusal("storageUnavailable")."""
         token, now = secrets.token_urlsafe(32), self._wall()
         with self._lock:
@@ -62,7 +66,7 @@ class Sessions:
                 del rows[key]
             for key in list(rows)[: max(0, len(rows) + 1 - self._most)]:
                 del rows[key]
-            rows[key_of(token)] = Session(uid, name, now + self._secs)
+            rows[key_of(token)] = Session(uid, name, now + self._secs, now, browser)
             self._write(rows)
             self._rows = rows
         return token
@@ -72,15 +76,25 @@ class Sessions:
         found = self._rows.get(key_of(token)) if isinstance(token, str) else None
         return found if found is not None and found.until > self._wall() else None
 
+    def of_user(self, uid: str) -> dict[str, Session]:
+        """Return the sessions of this user that have not ended, by key."""
+        now = self._wall()
+        return {k: s for k, s in self._rows.items() if s.uid == uid and s.until > now}
+
     def end(self, token: object) -> None:
+        """End the session of this token, as `end_key`."""
+        if isinstance(token, str):
+            self.end_key(key_of(token))
+
+    def end_key(self, key: str) -> None:
         """End the session, if there is one. After Refusal("storageUnavailable") it has ended only
         until the next restart.
         """
-        if not isinstance(token, str) or key_of(token) not in self._rows:
+        if key not in self._rows:
             return
         with self._lock:
-            self._rows = {k: s for k, s in self._rows.items() if k != key_of(token)}
-            self.ended(key_of(token))
+            self._rows = {k: s for k, s in self._rows.items() if k != key}
+            self.ended(key)
             self._write(self._rows)
 
     def _read(self) -> dict[str, Session]:

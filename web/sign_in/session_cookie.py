@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import flask
 
 from .login_sessions import Session, Sessions
+from .session_list import browser_of
 
 #: Lifetime of the cookie that binds a sign-in to the browser that began it, in seconds.
 BEGUN_SECS = 600
@@ -45,7 +46,9 @@ class SessionCookie:
         sign-in is valid after it. Raises Refusal("storageUnavailable").
         """
         self.sessions.end(self.token())
-        self._set(answer, self.name, self.sessions.open(uid, name), self._secs)
+        browser = browser_of(flask.request.headers.get("User-Agent", ""))
+        token = self.sessions.open(uid, name, browser)
+        self._set(answer, self.name, token, self._secs)
 
     def end(self, answer: flask.Response) -> None:
         """End the session on the server, and remove the cookie."""

@@ -152,6 +152,7 @@ def token_row(h: Handler, token: ApiToken) -> dict[str, Any]:
         "createdAt": token.created_at,
         "expiresAt": token.expires_at,
         "createdBy": token.by,
+        "lastUsedAt": h.services.access.tokens.last_use(token),
         "status": status,
     }
 

@@ -47,7 +47,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """keep: keep the old log aside."""
+    """Exchange the event log for the compacted one. keep: keep the old log aside."""
 
     keep: bool = True
 

@@ -55,6 +55,10 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
                 "job-usage": f"{running}?tab=usage",
                 "job-events": f"{failed}?tab=events",
                 "job-files": f"{done}?tab=files",
+                "account": "/account",
+                "docs": "/docs/site#api-tokens",
+                "docs-search": "/docs?q=rotate%20secrets",
+                "reference": "/reference/supervisor?op=post%20/api/job-search",
             },
         )
     finally:
@@ -70,7 +74,7 @@ def main(folder: Path) -> None:
                 view = {"width": width, "height": height}
                 ann = PagesUser(browser, site, "ann", viewport=view, color_scheme=scheme)
                 for name, path in pages.items():
-                    ann.open(path)
+                    ann.page.goto(site.front + path)
                     ann.page.wait_for_timeout(700)
                     ann.page.screenshot(path=folder / f"{name}-{scheme}-{width}.png")
                 ann.close()

@@ -4,6 +4,8 @@ import "./style.css";
 import "./parts.css";
 import "./apps.css";
 import "./submit.css";
+import "./account.css";
+import "./reading.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
 import { loadMe } from "./me.ts";
@@ -15,6 +17,9 @@ import { path, site } from "./site.ts";
 
 const AppsPage = lazy(() => import("./pages/apps.tsx").then((m) => m.AppsPage));
 const SimulationPage = lazy(() => import("./pages/simulation.tsx").then((m) => m.SimulationPage));
+const AccountPage = lazy(() => import("./pages/account.tsx").then((m) => m.AccountPage));
+const DocsPage = lazy(() => import("./pages/docs.tsx").then((m) => m.DocsPage));
+const ReferencePage = lazy(() => import("./pages/reference.tsx").then((m) => m.ReferencePage));
 const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
 
 const SubmitPage = lazy(() => import("./pages/submit.tsx").then((m) => m.SubmitPage));
@@ -47,6 +52,9 @@ function App() {
         <Route path={path("/apps")} component={AppsPage} />
         <Route path={path("/apps/:type/:sid")} component={SimulationPage} />
         <Route path={path("/submit")} component={SubmitPage} />
+        <Route path={path("/account")} component={AccountPage} />
+        <Route path={path("/docs/:page?")} component={DocsPage} />
+        <Route path={path("/reference/:api?")} component={ReferencePage} />
         <Route default component={NotFound} />
       </Router>
     </LocationProvider>

@@ -14,10 +14,12 @@ export const ENTRIES: Entry[] = [
   { path: "/jobs", name: "Jobs" },
   { path: "/submit", name: "New job" },
   { path: "/apps", name: "Apps" },
+  { path: "/docs", name: "Docs" },
+  { path: "/account", name: "Account" },
 ];
 
 /** First parts of the addresses of all pages, as in `PAGES` of `web/blueprint/pages.py`. */
-const FIRST_PARTS = ["jobs", "submit", "apps"];
+const FIRST_PARTS = ["jobs", "submit", "apps", "account", "docs", "reference"];
 
 const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 

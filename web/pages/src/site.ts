@@ -10,6 +10,10 @@ export const site = {
   title: meta("site") || "jobscribe",
   /** A POST to it ends the session; empty if the site signs people out by itself. */
   signOut: meta("sign-out"),
+  /** Where a person logs a machine in; empty if the site has no such page. */
+  device: meta("device"),
+  /** The supervisor for commands; empty if only the operator knows it. */
+  api: meta("api"),
 };
 
 export const path = (below: string): string => site.base + below;

@@ -887,6 +887,7 @@ def token_row(text: str, uid: str) -> dict[str, Any]:
         "createdAt": 1_700_000_000.0,
         "expiresAt": 1_800_000_000.0,
         "createdBy": "operator",
+        "lastUsedAt": None,
         "status": "live",
     }
 

@@ -128,17 +128,24 @@ function SignOut(): JSX.Element {
   );
 }
 
+/** still: the page shows nothing that changes, and has no stream. */
 export function Frame({
   title,
+  still = false,
   children,
 }: {
   title: string;
+  still?: boolean;
   children: ComponentChildren;
 }): JSX.Element {
   useEffect(() => {
     document.title = `${title} · ${site.title}`;
+    // on a narrow screen the navigation scrolls
+    const here = document.querySelector<HTMLElement>(".bar nav [aria-current]");
+    const bar = here?.parentElement;
+    if (bar) bar.scrollLeft = here.offsetLeft - bar.offsetLeft - bar.clientWidth / 2;
   }, [title]);
-  const lost = useShownLink() === "lost";
+  const lost = useShownLink() === "lost" && !still;
   return (
     <>
       <a class="skip" href="#main" target="_self">
@@ -151,7 +158,7 @@ export function Frame({
         <nav aria-label="Pages">
           <Navigation />
         </nav>
-        <LinkState />
+        {!still && <LinkState />}
         {site.user && site.signOut && <SignOut />}
       </header>
       {lost && (

@@ -40,6 +40,14 @@ export function moment(at: number, withSeconds = true): string {
   });
 }
 
+/** Format the day of a moment (unix seconds) in local time. */
+export const day = (at: number): string =>
+  new Date(at * 1000).toLocaleDateString(undefined, {
+    year: "numeric",
+    month: "short",
+    day: "numeric",
+  });
+
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** Format a number of bytes: "1.5 MiB". */

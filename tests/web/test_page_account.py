@@ -1,0 +1,185 @@
+"""The pages of the account, documentation and API reference in a real browser."""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpcore
+import pytest
+from supervisor_process import SupervisorProcess, shell, until
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright's Python package is not installed"
+)
+
+from chromium_user import CHROMIUM, FLAGS
+from pages_user import PagesUser
+
+pytestmark = pytest.mark.skipif(
+    not os.access(CHROMIUM, os.X_OK),
+    reason="chromium is not here; etc/engines/chromium.sh installs it",
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SupervisorProcess]:
+    site = SupervisorProcess(web=True)
+    try:
+        yield site.start()
+    finally:
+        left = site.end()
+    assert left == {}, "processes outlived their keeper"
+
+
+def status_of(url: str, token: str) -> int:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpcore.request("GET", f"{url}/api/whoami", headers=headers).status
+
+
+def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
+    browser: Any, site: SupervisorProcess
+) -> None:
+    ann = PagesUser(browser, site, "ann", viewport={"width": 1280, "height": 800})
+    other = PagesUser(browser, site, "ann")
+    run = shell("true", ann.uid)
+    site.submit(run)
+    site.wait(run)
+    ann.open("/account")
+    ann.until("main", "You have no valid token")
+    ann.until(".tiles", r"Jobs ended\s+1")
+    assert ann.violations() == []
+    ann.page.get_by_role("button", name="CPU time").click()
+    ann.until_url("measure=cpu$")
+
+    ann.page.get_by_role("button", name="New token").click()
+    ann.page.get_by_label("Name", exact=True).fill("laptop")
+    assert ann.page.get_by_label("admin").count() == 0, "a user without a role"
+    assert ann.violations() == []
+    ann.page.get_by_role("button", name="Create token").click()
+    token = ann.until(".secret >> nth=0", r"^jst_\w{8}_[\w-]{43}$").strip()
+    login = ann.text(".secret >> nth=1").strip()
+    assert login.startswith("jobscribe auth login --with-token ")
+    url = login.rpartition(" ")[2]
+    assert ann.violations() == []
+    assert status_of(url, token) == 200
+    ann.page.get_by_role("button", name="I have copied it").click()
+    row = ann.page.locator(f"tr[data-token='{token[4:12]}']")
+    assert re.search(r"laptop[\s\S]*read, control", row.inner_text())
+    # the text is nowhere any more
+    kept = (
+        "() => document.documentElement.outerHTML + JSON.stringify([localStorage, sessionStorage])"
+    )
+    assert token not in ann.page.evaluate(kept)
+    row.get_by_role("button", name="Revoke laptop").click()
+    ann.page.get_by_label("Reason").fill("laptop lost")
+    ann.page.get_by_role("button", name="Revoke token").click()
+    ann.until("main", "1 token no longer valid")
+    assert status_of(url, token) == 401
+    ann.page.locator("summary", has_text="no longer valid").click()
+    ended = row.inner_text()
+    assert re.search(r"laptop[\s\S]*revoked\s+(just now|\d+ s ago)", ended), ended
+
+    cluster_sign_in(ann)
+    # the other browser is signed out from here
+    ann.page.locator(".rows li[data-current=false]").first.get_by_role("button").click()
+    ann.until(".notices", "Signed out there")
+    refused = other.context.request.post(site.front + "/page-data/sign-ins", data={})
+    assert refused.status == 401
+    assert ann.troubles == []
+    ann.close()
+    other.close()
+
+
+def cluster_sign_in(ann: PagesUser) -> None:
+    """Sign in to a cluster and out again; tests/slurm has real ones."""
+    sent: list[Any] = []
+    signed_in = False
+
+    def answer(route: Any) -> None:
+        nonlocal signed_in
+        path = route.request.url.removeprefix(ann.site.front)
+        if path == "/clusters":
+            said: Any = {"clusters": [{"cluster": "alpha"}]}
+        elif path == "/sbatch-login-status":
+            said = {"ready": signed_in, "cluster": "alpha", "host": "login.alpha", "access": "ssh"}
+            said["user"] = "ann1" if signed_in else None
+        elif path == "/sbatch-logout":
+            signed_in, said = False, {"runs": 2}
+        else:
+            sent.append(route.request.post_data_json)
+            signed_in = len(sent) == 2
+            params = {"reason": "invalid-creds", "sentence": "alpha refuses this password"}
+            said = {"loginSuccess": True} if signed_in else {"srException": {"params": params}}
+        route.fulfill(json=said)
+
+    ann.page.route(re.compile("/(clusters|sbatch-.*)$"), answer)
+    ann.open("/account")
+    ann.page.get_by_role("button", name="Sign in … to alpha").click()
+    ann.page.get_by_label("User name there").fill("ann1")
+    for password in ("wrong-one", "right-one"):
+        ann.until("dialog", "login.alpha")
+        ann.page.get_by_label("Password").fill(password)
+        ann.page.get_by_label("Password").press("Enter")
+        if password == "wrong-one":
+            ann.until("dialog .problem", "Alpha refuses this password")
+            assert ann.page.get_by_label("Password").input_value() == "", "it is not kept"
+            assert ann.violations() == []
+    ann.until(".notices", "Signed in to alpha")
+    ann.until("main", "signed in as ann1")
+    credentials = {"username": "ann1", "password": "right-one", "otp": ""}
+    assert sent[1]["sbatchCredentials"] == credentials and len(sent) == 2
+    ann.page.get_by_role("button", name="Sign out of alpha").click()
+    ann.until(".notices", "2 jobs there go on")
+    ann.until("main", "not signed in")
+
+
+def test_documentation_and_reference_are_found_by_words(
+    browser: Any, site: SupervisorProcess
+) -> None:
+    bob = PagesUser(browser, site, "bob", viewport={"width": 1280, "height": 800})
+    bob.page.goto(site.front + "/docs")
+    bob.until("h1", "^Documentation")
+    assert bob.violations() == []
+    bob.page.get_by_label("Search the documentation").press_sequentially("rotate secrets")
+    bob.until_url(r"/docs\?q=rotate%20secrets$")
+    first = bob.page.locator(".hits li").first
+    until(lambda: "Rotate secrets" in first.inner_text(), "the section is found first")
+    assert first.locator("mark").count() > 0
+    assert bob.violations() == []
+    first.get_by_role("link").click()
+    bob.until_url(r"/docs/site\?q=rotate%20secrets#rotate-secrets$")
+    bob.until("article h1", "Users of a site")
+    heading = bob.page.locator("#rotate-secrets")
+    until(lambda: abs(heading.bounding_box()["y"]) < 100, "the page shows this section")
+    assert bob.violations() == []
+    # links between pages, and back to the place
+    bob.page.locator("#doc-pages").get_by_role("link", name="Arrays and groups").click()
+    bob.until("article h1", "Arrays and groups")
+    bob.page.go_back()
+    bob.until("article h1", "Users of a site")
+    bob.page.go_back()
+    bob.until(".hits h1", "Search")
+
+    bob.page.goto(site.front + "/reference")
+    bob.page.get_by_label("Search the operations").fill("job-search")
+    bob.until_url("q=job-search$")
+    bob.page.locator("article").get_by_role("link", name="/api/job-search").click()
+    bob.until("article", r"POST\s+/api/job-search[\s\S]*Authorization: Bearer \$TOKEN")
+    bob.until("table.fields", "ascending")
+    assert bob.violations() == []
+    bob.page.locator("article summary").click()
+    bob.until(".codes", "tokenRevoked")
+    bob.page.get_by_role("link", name="Site", exact=True).click()
+    bob.until("article h1", "API reference: site")
+    assert bob.violations() == []
+    assert bob.troubles == []
+    bob.close()
