@@ -40,6 +40,7 @@ from ..runtime.connections.http_server import server as http_server
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
+from ..service.settings.loader import show
 from ..service.settings.settings import Settings
 from ..service.site import users_file
 from ..service.site.startup_checks import check
@@ -722,6 +723,7 @@ class _Supervisor:
             self._device_logins(access),
             self._debugging(access),
             self._shells,
+            lambda: show(self._settings),
         )
 
     def _debugging(self, access: Access) -> Debugging:

@@ -67,6 +67,10 @@ class ApiTokens:
             )
         return token
 
+    def all(self) -> list[ApiToken]:
+        """Return the tokens of all users."""
+        return list(self._tokens.values())
+
     def of(self, uid: str) -> list[ApiToken]:
         """Return the tokens of a user, oldest first."""
         return sorted(

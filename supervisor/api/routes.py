@@ -10,6 +10,7 @@ import tornado.routing
 import tornado.web
 
 from ...protocol.api import requests as rq
+from ...protocol.api import site_requests as sq
 from ...protocol.errors import Refusal
 from . import openapi
 from .endpoints import (
@@ -19,10 +20,12 @@ from .endpoints import (
     hosts,
     job_descriptions,
     monitoring,
+    queues,
     run_groups,
     run_plans,
     runs,
     sign_in,
+    site,
     upkeep,
     usage,
     user_files,
@@ -218,6 +221,12 @@ ROUTES = (
     Route("/api/metrics", _metrics, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool", hosts.pool, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",)),
+    Route("/api/queues", queues.queues, "read", Subject.BODY_OR_ALL, takes=rq.QueueReport),
+    Route("/api/site-health", monitoring.health, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-load", site.load, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-users", site.users, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-tokens", site.tokens, "admin", Subject.ALL, takes=sq.TokenFilter),
+    Route("/api/site-configuration", site.configuration, "admin", Subject.ALL, ("GET",)),
     Route("/api/agents", agents.agents, "debug", Subject.BODY_OR_ALL, takes=rq.AgentList),
     Route("/api/agent-logs", agents.agent_logs, "debug", Subject.BODY_OR_ALL, takes=rq.AgentLogs),
     Route("/api/agent-stop", agents.agent_stop, "debug", Subject.BODY_OR_ALL, takes=rq.AgentStop),
@@ -226,11 +235,11 @@ ROUTES = (
     Route("/api/debug-io", agents.debug_io, "debug", Subject.BODY, takes=rq.DebugIo),
     Route("/api/clusters", hosts.clusters, "read", Subject.BODY, takes=rq.ClusterList),
     Route("/api/notify", upkeep.notify, "admin", Subject.ALL, ("GET",)),
-    Route("/api/notify-test", upkeep.notify_test, "admin", Subject.ALL, takes=upkeep.TargetName),
-    Route("/api/notify-retry", upkeep.notify_retry, "admin", Subject.ALL, takes=upkeep.TargetName),
+    Route("/api/notify-test", upkeep.notify_test, "admin", Subject.ALL, takes=sq.TargetName),
+    Route("/api/notify-retry", upkeep.notify_retry, "admin", Subject.ALL, takes=sq.TargetName),
     Route("/api/retention", upkeep.retention, "admin", Subject.ALL, ("GET",)),
-    Route("/api/retention-sweep", upkeep.retention_sweep, "admin", Subject.ALL, takes=upkeep.Sweep),
-    Route("/api/log-exchange", upkeep.log_exchange, "admin", Subject.ALL, takes=upkeep.Exchange),
+    Route("/api/retention-sweep", upkeep.retention_sweep, "admin", Subject.ALL, takes=sq.Sweep),
+    Route("/api/log-exchange", upkeep.log_exchange, "admin", Subject.ALL, takes=sq.Exchange),
     Route("/api/sbatch-login", sign_in.sbatch_login, "control", Subject.BODY, takes=rq.SbatchLogin),
     Route(
         "/api/sbatch-login-status",

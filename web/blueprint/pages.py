@@ -16,7 +16,12 @@ from ...protocol.errors import Refusal
 
 FILES = Path(__file__).parents[1] / "static" / "app"
 #: Addresses of pages, below the prefix of the blueprint.
-PAGES = ("/jobs", "/jobs/<path:rest>")  # as in web/pages/src/navigation.ts
+PAGES = (
+    "/jobs",
+    "/jobs/<path:rest>",
+    "/queues",
+    "/operations",
+)  # as in web/pages/src/navigation.ts
 FILES_PATH = "/page-files/"
 #: Only files and data of this origin, nothing inline, no frames.
 POLICY = (

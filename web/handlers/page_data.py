@@ -51,9 +51,12 @@ def change(name: str, type_: type[msgspec.Struct]) -> Handler:
     return handler
 
 
-def site_data(name: str, type_: type[msgspec.Struct] | None) -> Handler:
+def site_data(
+    name: str, type_: type[msgspec.Struct] | None, *, without: frozenset[str] = frozenset()
+) -> Handler:
     """Return a handler for a request that may be about other users or the site. The supervisor
-    decides by the role of the signed-in user. type_: None for a GET of the supervisor.
+    decides by the role of the signed-in user. type_: None for a GET of the supervisor. without:
+    fields of the answer, or of the objects in its lists, that pages do not get.
     """
 
     def handler(v: RequestContext) -> bytes:
@@ -61,9 +64,23 @@ def site_data(name: str, type_: type[msgspec.Struct] | None) -> Handler:
         request = None if type_ is None else type_(**msgspec.structs.asdict(body))
         v.authorize(None)
         admin = v.site.admin is not None and v.site.admin(v.uid)
-        return v.upstream.ask_as(v.uid, name, request, admin=admin)
+        answer = v.upstream.ask_as(v.uid, name, request, admin=admin)
+        return _reduced(answer, without) if without else answer
 
     return handler
+
+
+def _reduced(answer: bytes, without: frozenset[str]) -> bytes:
+    def kept(value: Any) -> Any:
+        if isinstance(value, list):
+            return [kept(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            k: kept(v) if isinstance(v, list) else v for k, v in value.items() if k not in without
+        }
+
+    return msgspec.json.encode(kept(msgspec.json.decode(answer)))
 
 
 def job_why(v: RequestContext) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ...protocol.api import requests
+from ...protocol.api import requests, site_requests
 
 #: uid: comes from the sign-in. logs: log lines need the scope `debug`, which a signed-in user does
 #: not have (docs/site.md). wait_secs: a request that waits holds a worker; pages follow `/live`.
@@ -57,7 +57,19 @@ BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
 #: The same for requests that may be about other users: with `uid`, for which the supervisor looks at
 #: the role of the signed-in user.
 SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
-    type_: _body(type_, _NOT_FOR_PAGES - {"uid"}) for type_ in (requests.JobSearch,)
+    type_: _body(type_, _NOT_FOR_PAGES - {"uid"})
+    for type_ in (
+        requests.AgentList,
+        requests.AgentLogs,
+        requests.AuditPage,
+        requests.ClusterList,
+        requests.JobSearch,
+        requests.QueueReport,
+        requests.TokenRevoke,
+        site_requests.Sweep,
+        site_requests.TargetName,
+        site_requests.TokenFilter,
+    )
 }
 
 

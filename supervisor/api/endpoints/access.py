@@ -135,7 +135,7 @@ async def device_answer(h: Handler) -> Any:
 async def audit(h: Handler) -> Any:
     request: AuditPage = h.parsed(AuditPage)
     found, after = h.services.access.audit.page(
-        request.after, request.limit, request.since_secs, request.actor
+        request.after, request.limit, request.since_secs, request.actor, request.before
     )
     return {"state": "ok", "events": data(found), "next": after}
 

@@ -60,6 +60,11 @@ SITE = {
     "/api/log-exchange",
     "/api/job-changes",
     "/api/audit",
+    "/api/site-health",
+    "/api/site-load",
+    "/api/site-users",
+    "/api/site-tokens",
+    "/api/site-configuration",
     "/metrics",
     "/health",
 }

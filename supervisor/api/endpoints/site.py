@@ -1,0 +1,101 @@
+"""The site for its administrators: load, users, API tokens, and the effective configuration."""
+
+from typing import Any
+
+from ....protocol.api.site_requests import TokenFilter
+from ...core.status import queue_report
+from ..transport.request_handler import Handler
+from .access import token_row
+
+#: Rows of one answer.
+MOST_ROWS = 1_000
+
+
+async def load(h: Handler) -> Any:
+    """Return what the supervisor does now. Counters start with its process: two answers give rates."""
+    monitoring, engine, now = h.services.monitoring, h.runs.engine, h.runs.now()
+    sample = monitoring.sampler.newest
+    measured = h.runs.counters.measured()
+    agents = engine.world.agents.values()
+    return {
+        "state": "ok",
+        "at": now.wall,
+        "mono": now.mono,
+        "events": engine.store.head(),
+        "submitted": monitoring.instruments.total("submitted"),
+        "finished": monitoring.instruments.total("finished"),
+        "active": engine.world.active_runs.total(),
+        "queued": sum(len(a.queued) + len(a.ahead) for a in agents)
+        + len(engine.world.host_assignment.unassigned),
+        "tasks": sum(len(a.placed) for a in agents),
+        "agents": len(h.runs.outputs.hub.connections),
+        "storeBytes": sample.store_bytes,
+        "disks": [
+            {"area": area, "freeBytes": disk.free, "sizeBytes": disk.size}
+            for area, disk in sample.disks.items()
+        ],
+        "loop": measured.get("loop"),
+        "process": measured.get("process"),
+        "live": measured.get("live"),
+    }
+
+
+async def users(h: Handler) -> Any:
+    """Return the users with a role, an API token or an active run."""
+    access, world = h.services.access, h.runs.engine.world
+    roles, now = access.users, h.runs.now().wall
+    tokens: dict[str, int] = {}
+    for token in access.tokens.all():
+        tokens[token.uid] = tokens.get(token.uid, 0) + token.live(now)
+    named = {*roles.admins, *tokens, *(uid for uid, n in world.active_runs.items() if n)}
+    for group in roles.groups.values():
+        named.update(group.admins, group.members)
+    rows = [
+        {
+            "uid": uid,
+            "name": h.runs.name_of(uid),
+            "role": roles.role(uid),
+            "groups": list(roles.groups_of(uid)),
+            "active": world.active_runs.get(uid, 0),
+            "tokens": tokens.get(uid, 0),
+        }
+        for uid in sorted(named, key=lambda uid: (-world.active_runs.get(uid, 0), uid))
+    ]
+    return {"state": "ok", "users": rows[:MOST_ROWS], "total": len(rows)}
+
+
+async def tokens(h: Handler) -> Any:
+    """Return the API tokens of all users without secrets, the newest first."""
+    request, now = h.parsed(TokenFilter), h.runs.now().wall
+    found = [t for t in h.services.access.tokens.all() if t.live(now) or not request.live]
+    found.sort(key=lambda t: (-t.created_at, t.id))
+    rows = [{**token_row(h, t), "user": h.runs.name_of(t.uid)} for t in found[:MOST_ROWS]]
+    return {"state": "ok", "tokens": rows, "total": len(found)}
+
+
+async def configuration(h: Handler) -> Any:
+    """Return each setting with its value and origin; and the queues with the limits of all users.
+    Secrets are in files, which settings name; a value that contains one is redacted.
+    """
+    text = h.log.redactor.text
+    queues = h.runs.engine.policy.queues
+    return {
+        "state": "ok",
+        "settings": [
+            {
+                "setting": row.key,
+                "value": text(row.value),
+                "origin": text(row.origin),
+                "about": row.about,
+            }
+            for row in h.services.settings_rows()
+        ],
+        "limits": [
+            {"of": of, "name": name, **queue_report.given(limits)}
+            for of, name, limits in (
+                ("everybody", "", queues.limits),
+                *(("plan", plan, limits) for plan, limits in queues.plans.items()),
+                *(("user", uid, limits) for uid, limits in queues.users.items()),
+            )
+        ],
+    }
