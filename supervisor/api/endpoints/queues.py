@@ -27,15 +27,18 @@ async def queues(h: Handler) -> Any:
     found.waiting.sort()
     waits = await _waits(h, found, request.limit)
     world = h.runs.engine.world
+    accounts = queue_report.account_rows(world, found, uid)[: request.limit]
+    uids = {row["uid"] for row in (*accounts, *waits)}
     return {
         "state": "ok",
         "all": uid is None,
         "queues": queue_report.queue_rows(world, found, uid),
-        "accounts": queue_report.account_rows(world, found, uid)[: request.limit],
+        "accounts": accounts,
         "slots": queue_report.slot_rows(world, h.runs.drivers),
         "limits": [] if uid is None else queue_report.limit_rows(world, found, uid, h.runs.now()),
         "waits": waits,
         "waiting": len(found.waiting),
+        "names": {u: name for u in uids if (name := h.runs.name_of(u)) is not None},
         "halfLifeSecs": world.policy.queues.half_life,
     }
 

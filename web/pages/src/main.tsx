@@ -2,6 +2,7 @@
 
 import "./style.css";
 import "./parts.css";
+import "./site.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
 import { loadMe } from "./me.ts";
@@ -12,6 +13,8 @@ import { Empty, SignedOut } from "./parts/messages.tsx";
 import { path, site } from "./site.ts";
 
 const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
+const QueuesPage = lazy(() => import("./pages/queues.tsx").then((m) => m.QueuesPage));
+const OperationsPage = lazy(() => import("./pages/operations.tsx").then((m) => m.OperationsPage));
 
 function NotFound() {
   return (
@@ -38,6 +41,8 @@ function App() {
       <Router>
         <Route path={path("/jobs")} component={JobsPage} />
         <Route path={path("/jobs/:jid")} component={JobPage} />
+        <Route path={path("/queues")} component={QueuesPage} />
+        <Route path={path("/operations")} component={OperationsPage} />
         <Route default component={NotFound} />
       </Router>
     </LocationProvider>

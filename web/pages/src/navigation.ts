@@ -10,10 +10,14 @@ export interface Entry {
   admin?: boolean;
 }
 
-export const ENTRIES: Entry[] = [{ path: "/jobs", name: "Jobs" }];
+export const ENTRIES: Entry[] = [
+  { path: "/jobs", name: "Jobs" },
+  { path: "/queues", name: "Queues and hosts" },
+  { path: "/operations", name: "Operations", admin: true },
+];
 
 /** First parts of the addresses of all pages, as in `PAGES` of `web/blueprint/pages.py`. */
-const FIRST_PARTS = ["jobs"];
+const FIRST_PARTS = ["jobs", "queues", "operations"];
 
 const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 

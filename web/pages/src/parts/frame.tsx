@@ -95,7 +95,8 @@ function Notices(): JSX.Element {
 }
 
 function Navigation(): JSX.Element {
-  const { path: current } = useLocation();
+  // the page of a user who is not signed in has no router
+  const current: string = useLocation().path ?? "";
   const shown = ENTRIES.filter((entry) => !entry.admin || isAdmin());
   return (
     <>
