@@ -2,6 +2,8 @@
 
 import msgspec
 
+from .requests import Sentence
+
 
 class _SiteRequest(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
@@ -31,3 +33,14 @@ class TokenFilter(_SiteRequest, frozen=True, kw_only=True):
     """List the API tokens of all users. live: only those that are valid now."""
 
     live: bool = False
+
+
+class DrainChange(_SiteRequest, frozen=True, kw_only=True):
+    """Begin or end a drain of a host, or without driver and host of the site: no new run starts
+    there, and what runs goes on. reason: shown to users whose runs wait.
+    """
+
+    drain: bool
+    driver: str = ""
+    host: str = ""
+    reason: Sentence = ""

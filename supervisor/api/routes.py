@@ -223,6 +223,8 @@ ROUTES = (
     Route("/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",)),
     Route("/api/queues", queues.queues, "read", Subject.BODY_OR_ALL, takes=rq.QueueReport),
     Route("/api/site-health", monitoring.health, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-drain", site.drain, "admin", Subject.ALL, takes=sq.DrainChange),
+    Route("/api/site-drains", site.drained, "admin", Subject.ALL, ("GET",)),
     Route("/api/site-load", site.load, "admin", Subject.ALL, ("GET",)),
     Route("/api/site-users", site.users, "admin", Subject.ALL, ("GET",)),
     Route("/api/site-tokens", site.tokens, "admin", Subject.ALL, takes=sq.TokenFilter),

@@ -114,6 +114,8 @@ ABOUT_ONESELF = {
     "agentsSitePage",
     "agentLogsSitePage",
     "siteHealthSitePage",
+    "siteDrainSitePage",
+    "siteDrainsSitePage",
     "siteLoadSitePage",
     "siteUsersSitePage",
     "siteTokensSitePage",

@@ -132,6 +132,10 @@ _PAGES = (
     _site_data("agents", requests.AgentList, "Agents with state and last error", without=_PATHS),
     _site_data("agent-logs", requests.AgentLogs, "A piece of an agent's log", without=_PATHS),
     _site_data("site-health", None, "Faults of the system with remedies"),
+    _site_data(
+        "site-drain", site_requests.DrainChange, "Begin or end a drain of a host or the site"
+    ),
+    _site_data("site-drains", None, "Drains of hosts and of the site"),
     _site_data("site-load", None, "What the supervisor does now"),
     _site_data("site-users", None, "Users with roles, tokens and active runs"),
     _site_data("site-tokens", site_requests.TokenFilter, "API tokens of all users"),

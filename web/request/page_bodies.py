@@ -66,6 +66,7 @@ SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         requests.JobSearch,
         requests.QueueReport,
         requests.TokenRevoke,
+        site_requests.DrainChange,
         site_requests.Sweep,
         site_requests.TargetName,
         site_requests.TokenFilter,

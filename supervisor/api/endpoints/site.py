@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from ....protocol.api.site_requests import TokenFilter
+from ....db.events.events import ActedForUser
+from ....protocol.api.site_requests import DrainChange, TokenFilter
 from ...core.status import queue_report
+from ...runs import site_drains
 from ..transport.request_handler import Handler
 from .access import token_row
 
@@ -38,6 +40,32 @@ async def load(h: Handler) -> Any:
         "process": measured.get("process"),
         "live": measured.get("live"),
     }
+
+
+async def drain(h: Handler) -> Any:
+    """Begin or end a drain, when it is durable and on record."""
+    request, drains = h.parsed(DrainChange), h.services.drains
+    assert drains is not None
+    what = "begin" if request.drain else "end"
+    site_drains.check(h.runs.engine.policy, h.runs.drivers, request)
+    h.log("{} of a drain of {} {} requested", what, request.driver or "the site", request.host)
+    act = ActedForUser(
+        at=h.runs.now().wall,
+        actor=h.principal.name,
+        actor_role=h.principal.role,
+        subject=request.host or "site",
+        action=f"site-drain {what}",
+        peer=h.request.remote_ip or "",
+        outcome="allowed",
+    )
+    await h.services.access.audit.append(act)
+    await drains.change(request, h.principal.name)
+    return {"state": "ok", "drains": drains.rows()}
+
+
+async def drained(h: Handler) -> Any:
+    """Return the drains there are."""
+    return {"state": "ok", "drains": [] if h.services.drains is None else h.services.drains.rows()}
 
 
 async def users(h: Handler) -> Any:

@@ -43,6 +43,7 @@ from ...runs.port_leases import Leases
 from ...runs.request_validation import MAX_BODY, MAX_ONE, parse_body, parse_runs
 from ...runs.service import RunService
 from ...runs.shells import Shells
+from ...runs.site_drains import SiteDrains
 from ...streams.live_updates import LiveUpdates
 from ...tracing.id_lookup import Known
 from ...usage.samples import UsageSamples
@@ -61,7 +62,7 @@ class ApiContext(NamedTuple):
     access: authenticates senders. secret: of front ends; it signs the tickets of their pages. unsent: memory of answers that
     clients have not read yet. sign_ins, clusters: None without clusters. known: names with which
     `trace` finds agents and containers. logs_written: returns when the log files are up to date, or
-    after a second. disk: the disk usage of users. settings_rows: all settings with their origins.
+    after a second. disk: the disk usage of users. settings_rows: all settings with their origins. drains: of hosts and the site.
     """
 
     runs: RunService
@@ -87,6 +88,7 @@ class ApiContext(NamedTuple):
     debugging: Debugging | None = None
     shells: Shells | None = None
     settings_rows: Callable[[], Sequence[Row]] = tuple
+    drains: SiteDrains | None = None
 
 
 class Sink(Protocol):

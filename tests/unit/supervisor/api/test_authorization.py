@@ -61,6 +61,8 @@ SITE = {
     "/api/job-changes",
     "/api/audit",
     "/api/site-health",
+    "/api/site-drain",
+    "/api/site-drains",
     "/api/site-load",
     "/api/site-users",
     "/api/site-tokens",
