@@ -88,8 +88,8 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
 
 
 def _drain(world: World, driver: str, host: str) -> dict[str, Any] | None:
-    """Return why the host gets no new runs, or None."""
-    found = world.drain_of(driver, host)
+    """Return why this host gets no new runs, or None."""
+    found = world.drains.get((driver, host))
     return None if found is None else msgspec.to_builtins(found)
 
 

@@ -5,7 +5,7 @@ import "./parts.css";
 import "./site.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
-import { loadMe } from "./me.ts";
+import { followMe } from "./me.ts";
 import { SCOPE } from "./navigation.ts";
 import { JobsPage } from "./pages/jobs.tsx";
 import { Frame } from "./parts/frame.tsx";
@@ -51,4 +51,4 @@ function App() {
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);
-if (site.user) void loadMe();
+if (site.user) void followMe();

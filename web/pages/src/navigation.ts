@@ -12,7 +12,7 @@ export interface Entry {
 
 export const ENTRIES: Entry[] = [
   { path: "/jobs", name: "Jobs" },
-  { path: "/queues", name: "Queues and hosts" },
+  { path: "/queues", name: "Queues" },
   { path: "/operations", name: "Operations", admin: true },
 ];
 

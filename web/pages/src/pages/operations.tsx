@@ -8,6 +8,7 @@ import { useLive } from "../live.ts";
 import { Frame } from "../parts/frame.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
 import { Audit } from "../parts/site/audit.tsx";
+import { Drains } from "../parts/site/drains.tsx";
 import { HealthCard, type HealthReply, LoadCard } from "../parts/site/overview.tsx";
 import { Tokens, Users } from "../parts/site/people.tsx";
 import { LimitsOfUsers, Settings } from "../parts/site/settings.tsx";
@@ -16,7 +17,7 @@ import { Notifications, Retention } from "../parts/site/upkeep.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { useRemote } from "../remote.ts";
 import { path } from "../site.ts";
-import type { Load, QueuesReply } from "../text/site.ts";
+import type { DrainRow, Load, QueuesReply } from "../text/site.ts";
 
 const TABS = [
   { name: "overview", label: "Overview" },
@@ -36,13 +37,16 @@ export function OperationsPage(): JSX.Element {
   const tab: Tab = TABS.find((t) => t.name === query.tab)?.name ?? "overview";
   const health = useRemote<HealthReply>("health", (signal) => data("site/site-health", {}, signal));
   useLive("", () => {}, health.reload);
-  const allowed = !health.error || !FORBIDDEN.includes(health.error.code);
+  // nothing else is asked before it is known that this user may
+  const refused = health.error && FORBIDDEN.includes(health.error.code);
+  const known = health.data !== undefined || health.error !== undefined;
   return (
     <Frame title="Operations">
       <div class="page-head">
         <h1>Operations</h1>
       </div>
-      {allowed ? (
+      {!known && <Loading what="the state of the site" />}
+      {known && !refused && (
         <Tabs
           label="Operations"
           items={[...TABS]}
@@ -66,7 +70,8 @@ export function OperationsPage(): JSX.Element {
             {tab === "configuration" && <Settings />}
           </div>
         </Tabs>
-      ) : (
+      )}
+      {refused && (
         <Empty title="This page is for administrators of the site.">
           <p>
             <a href={path("/jobs")}>Your jobs</a> and <a href={path("/queues")}>queues and hosts</a>{" "}
@@ -80,14 +85,21 @@ export function OperationsPage(): JSX.Element {
 
 function Overview({ health }: { health: ReturnType<typeof useRemote<HealthReply>> }): JSX.Element {
   const load = useRemote<Load>("load", (signal) => data("site/site-load", {}, signal));
-  useTurns([load.reload, health.reload]);
+  const drains = useRemote<{ drains: DrainRow[] }>("drains", (signal) =>
+    data("site/site-drains", {}, signal),
+  );
+  useTurns([load.reload, health.reload, drains.reload]);
+  const drained = (): void => {
+    drains.reload();
+    health.reload();
+  };
   const error = health.error ?? load.error;
   return (
     <>
       {error && <ErrorMessage error={error} again={health.reload} />}
-      {!health.data && !error && <Loading what="the state of the site" />}
       {health.data && <HealthCard health={health.data} />}
       {load.data && <LoadCard load={load.data} />}
+      {drains.data && <Drains drains={drains.data.drains} onDone={drained} />}
     </>
   );
 }

@@ -9,6 +9,7 @@ import { isAdmin, me } from "../me.ts";
 import { Frame } from "../parts/frame.tsx";
 import { ErrorMessage, Loading } from "../parts/messages.tsx";
 import { Agents } from "../parts/site/agents.tsx";
+import { DrainButton } from "../parts/site/drains.tsx";
 import { Clusters, Hosts } from "../parts/site/hosts.tsx";
 import { Limits, QueueTable, Slots, Turns } from "../parts/site/shares.tsx";
 import { Waits } from "../parts/site/waits.tsx";
@@ -65,7 +66,21 @@ export function QueuesPage(): JSX.Element {
           </div>
           <QueueTable reply={queues.data} />
           <Turns reply={queues.data} />
-          {hosts.length > 0 && <Hosts hosts={hosts} />}
+          {hosts.length > 0 && (
+            <Hosts
+              hosts={hosts}
+              actions={(host) => (
+                <DrainButton
+                  place={host}
+                  drained={host.drained !== null}
+                  onDone={() => {
+                    pool.reload();
+                    queues.reload();
+                  }}
+                />
+              )}
+            />
+          )}
           <Clusters clusters={clusters.data?.clusters ?? []} />
           {agents.data && <Agents agents={agents.data.agents} all={all} />}
         </div>

@@ -69,6 +69,14 @@ export interface QueuesReply {
   names: Record<string, string>;
 }
 
+export interface DrainRow {
+  driver: string;
+  host: string;
+  by: string;
+  at: number;
+  reason: string;
+}
+
 type Pair = [number, number | null];
 
 export interface HostRow {
@@ -76,6 +84,7 @@ export interface HostRow {
   driver: string;
   state: "up" | "down";
   since: number;
+  drained: { by: string; at: number; reason: string } | null;
   detail: string;
   version: string;
   plans: string[];

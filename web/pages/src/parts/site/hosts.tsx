@@ -41,7 +41,6 @@ function CheckHosts(): JSX.Element {
 export function Hosts(props: {
   hosts: HostRow[];
   actions?: (host: HostRow) => ComponentChildren;
-  isDrained?: (host: HostRow) => boolean;
 }): JSX.Element {
   return (
     <Part title="Docker hosts" actions={<CheckHosts />}>
@@ -55,7 +54,7 @@ export function Hosts(props: {
               ) : (
                 <Badge state="error" word="down" />
               )}
-              {props.isDrained?.(host) && <Badge state="canceled" word="drained" />}
+              {host.drained && <Badge state="canceled" word="drained" />}
               <span class="soft">
                 {ago(host.since, now.value)}
                 {host.version && ` · Docker ${host.version}`}
@@ -63,6 +62,7 @@ export function Hosts(props: {
               </span>
               <div class="part-actions">{props.actions?.(host)}</div>
             </div>
+            {host.drained?.reason && <p>{sentence(host.drained.reason)}</p>}
             {host.state === "down" && <p class="host-error">{sentence(host.detail)}</p>}
             <div class="meters">
               {Object.entries(host.slots).map(([kind, [used, total]]) =>

@@ -34,7 +34,9 @@ export function Meter(props: {
     <div class="meter" data-full={part >= 0.9}>
       <span class="meter-label">{props.label}</span>
       <span class="number">{props.text}</span>
-      <progress max={100} value={Math.round(part * 100)} aria-label={props.label} />
+      {props.total !== null && (
+        <progress max={100} value={Math.round(part * 100)} aria-label={props.label} />
+      )}
     </div>
   );
 }
