@@ -21,7 +21,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.service.settings import loader
 from jobscribe.service.site.users_file import Users
 from jobscribe.supervisor.access.principal import OPERATOR
-from jobscribe.supervisor.api.endpoints import queues, site
+from jobscribe.supervisor.api.endpoints import site
 from jobscribe.supervisor.runs import site_drains
 from jobscribe.supervisor.runs.site_drains import SiteDrains
 
@@ -75,7 +75,7 @@ async def test_who_waits_for_what_is_said_as_the_status_of_each_run_says_it(made
     await made.in_memory.running(ann, 1, sim_name="first")
     waits = await made.in_memory.submitted(2, ANN, priority=5, command=("sleep", "60"))
     other = await made.in_memory.submitted(3, BOB)
-    reply = await made.ask(queues.queues, QueueReport())
+    reply = await made.ask(site.queues, QueueReport())
     assert (reply["all"], reply["waiting"]) == (True, 2)
     assert [(w["computeJid"], w["title"], w["queue"]) for w in reply["waits"]] == [
         (waits, "sleep 60", "physics"),
@@ -100,13 +100,13 @@ async def test_who_waits_for_what_is_said_as_the_status_of_each_run_says_it(made
     assert accounts["physics", ANN]["cores"] == 1 and accounts["default", BOB]["waiting"] == 1
     local = next(s for s in reply["slots"] if s["kind"] == "sequential")
     assert (local["used"], local["total"]) == (1, 500)
-    assert len((await made.ask(queues.queues, QueueReport(limit=1)))["waits"]) == 1
+    assert len((await made.ask(site.queues, QueueReport(limit=1)))["waits"]) == 1
 
 
 async def test_a_user_sees_own_waits_and_limits_and_totals_of_queues(made: Site) -> None:
     await made.in_memory.running(made.in_memory.agent(ANN), 1, sim_name="of ann")
     await made.in_memory.submitted(3, BOB)
-    reply = await made.ask(queues.queues, QueueReport(uid=BOB))
+    reply = await made.ask(site.queues, QueueReport(uid=BOB))
     assert ANN not in json.dumps(reply) and "of ann" not in json.dumps(reply)
     assert [w["uid"] for w in reply["waits"]] == [BOB]
     assert {q["queue"]: (q["mine"], q["running"]) for q in reply["queues"]} == {
@@ -156,7 +156,7 @@ async def test_a_drain_is_recorded_stored_and_ended(made: Site) -> None:
     ]
     made.in_memory.agent(ANN)
     await made.in_memory.submitted(1, ANN)
-    (wait,) = (await made.ask(queues.queues, QueueReport(uid=ANN)))["waits"]
+    (wait,) = (await made.ask(site.queues, QueueReport(uid=ANN)))["waits"]
     assert wait["queueState"] == "drained" and wait["sentence"].endswith(": new disks")
     again = site_drains.read(made.file)
     assert again == made.drains.drains and len(again) == 1
