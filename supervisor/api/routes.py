@@ -19,7 +19,6 @@ from .endpoints import (
     app_calls,
     hosts,
     job_descriptions,
-    monitoring,
     run_groups,
     run_plans,
     runs,
@@ -221,7 +220,7 @@ ROUTES = (
     Route("/api/pool", hosts.pool, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",)),
     Route("/api/queues", site.queues, "read", Subject.BODY_OR_ALL, takes=rq.QueueReport),
-    Route("/api/site-health", monitoring.health, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-health", site.health, "admin", Subject.ALL, ("GET",)),
     Route("/api/site-drain", site.drain, "admin", Subject.ALL, takes=sq.DrainChange),
     Route("/api/site-drains", site.drained, "admin", Subject.ALL, ("GET",)),
     Route("/api/site-load", site.load, "admin", Subject.ALL, ("GET",)),
@@ -267,10 +266,8 @@ ROUTES = (
     ),
     Route("/api/audit", access.audit, "admin", Subject.ALL, takes=rq.AuditPage),
     Route("/live", live, None, Subject.NOBODY, ("GET",), streams=True, query=_LIVE, gives=EVENTS),
-    Route(
-        "/metrics", monitoring.metrics, "admin", Subject.ALL, ("GET",), monitors=True, gives=TEXT
-    ),
-    Route("/health", monitoring.health, "admin", Subject.ALL, ("GET",), monitors=True),
+    Route("/metrics", site.metrics, "admin", Subject.ALL, ("GET",), monitors=True, gives=TEXT),
+    Route("/health", site.health, "admin", Subject.ALL, ("GET",), monitors=True),
     Route("/livez", _livez, None, Subject.NOBODY, ("GET",)),
     Route("/readyz", _readyz, None, Subject.NOBODY, ("GET",)),
     Route("/api/openapi.json", _openapi, None, Subject.NOBODY, ("GET",)),
@@ -304,5 +301,5 @@ def application(services: ApiContext, routes: Sequence[Route] = ROUTES) -> Quick
         tornado.routing.Rule(_Matcher(route), Handler, {"services": services, "route": route})
         for route in routes
     ]
-    others = tornado.web.Application(handlers, log_function=monitoring.record_request)
+    others = tornado.web.Application(handlers, log_function=site.record_request)
     return QuickPosts(services, routes, others)

@@ -101,7 +101,7 @@ def test_an_administrator_finds_faults_revokes_a_token_and_drains(
     chief.page.get_by_role("button", name="Drain host").click()
     chief.until("[data-host=node1]", r"node1\s+down\s+drained[\s\S]*New disks\.")
     chief.open("/operations")
-    chief.page.get_by_role("button", name="Drain … the site").click()
+    chief.page.get_by_role("button", name="Drain the site …").click()
     chief.page.get_by_label("Reason, for users").fill("power work until 18:00")
     chief.page.get_by_role("button", name="Drain site").click()
     chief.until(".strip", "starts no new runs.*Power work until 18:00")

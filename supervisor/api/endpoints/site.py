@@ -1,5 +1,6 @@
 """The queues for their users, and the site for its administrators: load, drains, users, API tokens, and
-the effective configuration.
+the effective configuration. Metrics and health are also for monitoring systems, which have their own
+token.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from ....protocol.ids import DEFAULT_QUEUE
 from ....protocol.jobs.status import PENDING
 from ...core.status import queue_report
 from ...core.status.queue_report import ActiveRuns
+from ...metrics.exporter import CONTENT_TYPE
 from ...runs import site_drains
 from ..transport.request_handler import Handler
 from .access import token_row
@@ -35,7 +37,7 @@ async def queues(h: Handler) -> Any:
     found.waiting.sort()
     waits = await _waits(h, found, request.limit)
     world = h.runs.engine.world
-    accounts = queue_report.account_rows(world, found, uid)[: request.limit]
+    accounts = queue_report.account_rows(world, found, uid, h.runs.now())[: request.limit]
     uids = {row["uid"] for row in (*accounts, *waits)}
     return {
         "state": "ok",
@@ -192,3 +194,30 @@ async def configuration(h: Handler) -> Any:
             )
         ],
     }
+
+
+async def metrics(h: Handler) -> Any:
+    data = await h.services.monitoring.text()
+    h.set_header("Content-Type", CONTENT_TYPE)
+    h.end(data)
+
+
+async def health(h: Handler) -> Any:
+    return await h.services.monitoring.health.body(draining=h.runs.draining)
+
+
+def record_request(handler: Any) -> None:
+    """Record the duration of an answered request. Streams last as long as the client reads, so they
+    are left out.
+    """
+    if isinstance(handler, Handler) and not handler.route.streams:
+        handler.services.monitoring.instruments.http.labels(
+            _method(handler.request.method),
+            handler.route.path,
+            str(handler.get_status()),
+        ).observe(handler.request.request_time())
+
+
+def _method(method: str | None) -> str:
+    """Return the method as a metric label; `other` for any text that clients invent."""
+    return method if method in ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS") else "other"

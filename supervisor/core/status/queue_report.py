@@ -86,21 +86,23 @@ def queue_rows(world: World, found: ActiveRuns, uid: str | None) -> list[dict[st
     return out
 
 
-def account_rows(world: World, found: ActiveRuns, uid: str | None) -> list[dict[str, Any]]:
+def account_rows(
+    world: World, found: ActiveRuns, uid: str | None, now: Now
+) -> list[dict[str, Any]]:
     """Return the accounts, the next one first in each queue. usedCoreSecs: decayed usage, which with
     what the account holds now gives `level`: the lowest level gets the next free slot.
     """
     fair = world.slots.fair
     accounts = {a for a in (*fair.accounts, *found.counted) if uid in (None, a.uid)}
     rows = []
-    for account in sorted(accounts, key=lambda a: (a.queue, fair.level(a), a.uid)):
+    for account in sorted(accounts, key=lambda a: (a.queue, fair.level(a, now.mono), a.uid)):
         counted = found.counted.get(account, Counted())
         rows.append(
             {
                 "queue": account.queue,
                 "uid": account.uid,
                 "usedCoreSecs": fair.usage(account),
-                "level": fair.level(account),
+                "level": fair.level(account, now.mono),
                 "waiting": counted.waiting,
                 "running": counted.running,
                 "cores": counted.cores,

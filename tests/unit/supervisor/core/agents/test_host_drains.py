@@ -87,6 +87,16 @@ def test_runs_leave_a_drained_host_for_another(two, kit):
     assert where(two, kit, 8) == ["a"]
 
 
+def test_runs_that_wait_for_their_agent_leave_a_drained_host(two, kit):
+    for n in (1, 2):
+        two.submit(n)
+    assert {two.world.key_of(two.job(n).run).host for n in (1, 2)} == {"a"}
+    drain(two, "a")
+    assert {two.world.key_of(two.job(n).run).host for n in (1, 2)} == {"b"}
+    two.up(kit.key_of(host="b"))
+    assert [where(two, kit, n) for n in (1, 2)] == [["b"], ["b"]]
+
+
 def test_a_drained_host_that_was_down_stays_drained(two, kit):
     drain(two, "a")
     two.tell(HostChanged("local", "a", False, "off"))

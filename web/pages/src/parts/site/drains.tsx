@@ -64,7 +64,13 @@ export function DrainButton(props: {
         </button>
       ) : (
         <button type="button" onClick={() => setAsking(true)}>
-          Drain …<span class="hidden"> {what}</span>
+          {place.host ? (
+            <>
+              Drain …<span class="hidden"> {what}</span>
+            </>
+          ) : (
+            "Drain the site …"
+          )}
         </button>
       )}
       {asking && <DrainDialog place={place} onClose={() => setAsking(false)} onDone={onDone} />}

@@ -116,7 +116,7 @@ export function LoadCard({ load }: { load: Load }): JSX.Element {
         {load.disks.map((d) => (
           <Meter
             key={d.area}
-            label={`Disk of ${AREAS[d.area] ?? d.area}`}
+            label={AREAS[d.area] ?? `Disk: ${d.area}`}
             used={d.sizeBytes - d.freeBytes}
             total={d.sizeBytes}
             text={`${bytes(d.freeBytes)} free of ${bytes(d.sizeBytes)}`}
@@ -128,9 +128,9 @@ export function LoadCard({ load }: { load: Load }): JSX.Element {
 }
 
 const AREAS: Record<string, string> = {
-  root: "the supervisor",
-  user: "users' files",
-  store: "the event store",
+  root: "System disk",
+  user: "Users' disk",
+  store: "Store's disk",
 };
 
 function Stat(props: {

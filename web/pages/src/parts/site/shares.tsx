@@ -124,11 +124,13 @@ export function Turns({ reply }: { reply: QueuesReply }): JSX.Element {
                   )}
                   <td class="number">
                     <span class="progress">
-                      <progress
-                        max={100}
-                        value={Math.round((a.level / most) * 100)}
-                        aria-label="Compared with the others"
-                      />
+                      {reply.all && (
+                        <progress
+                          max={100}
+                          value={Math.round((a.level / most) * 100)}
+                          aria-label="Compared with the others"
+                        />
+                      )}
                       {coreTime(a.level)}
                     </span>
                   </td>
