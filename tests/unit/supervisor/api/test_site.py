@@ -105,6 +105,7 @@ async def test_who_waits_for_what_is_said_as_the_status_of_each_run_says_it(made
 
 async def test_a_user_sees_own_waits_and_limits_and_totals_of_queues(made: Site) -> None:
     await made.in_memory.running(made.in_memory.agent(ANN), 1, sim_name="of ann")
+    await made.in_memory.submitted(2, ANN)
     await made.in_memory.submitted(3, BOB)
     reply = await made.ask(site.queues, QueueReport(uid=BOB))
     assert ANN not in json.dumps(reply) and "of ann" not in json.dumps(reply)
