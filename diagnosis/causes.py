@@ -34,6 +34,7 @@ QueueState = Literal[
     "ending",
     "debug_hold",
     "no_host",
+    "drained",
     "host_down",
     "agent_memory",
     "sign_in",
@@ -534,6 +535,14 @@ _LIVE = (
             "jobscribe cluster list   # lists the clusters",
             "jobscribe job cancel JOB   # then submit it again with a smaller request",
         ),
+    ),
+    Cause(
+        "drained",
+        "platform",
+        "The site or its hosts start no new runs, for maintenance.",
+        ("Wait: it starts when the drain is over.", "Ask the operator when that will be."),
+        ("a fault of the job: it waits",),
+        (ACTIVE_COMMAND,),
     ),
     Cause(
         "host_down",

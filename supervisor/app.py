@@ -40,6 +40,7 @@ from ..runtime.connections.http_server import server as http_server
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
+from ..service.settings.loader import show
 from ..service.settings.settings import Settings
 from ..service.site import users_file
 from ..service.site.startup_checks import check
@@ -97,12 +98,14 @@ from .process.listeners import (
 from .process.root_directory import RootDirectory
 from .process.root_identity import RootIdentity
 from .process.watchdog import Watchdog
+from .runs import site_drains
 from .runs.output_reader import ANSWER_SECS, OutputReader
 from .runs.port_leases import Leases
 from .runs.registry_logins import RegistryLogins
 from .runs.request_validation import MAX_BODY
 from .runs.service import RunService
 from .runs.shells import Shells
+from .runs.site_drains import SiteDrains
 from .runs.why_facts import UserNames
 from .streams.live_updates import LiveUpdates
 from .tracing.id_lookup import Known
@@ -227,13 +230,16 @@ class _Supervisor:
         )
         self._drivers, clusters = self._driver_set.drivers, self._driver_set.clusters
         self._clusters = ClusterInventory(clusters, usual_secs=settings.limits.time_limit_secs)
+        drains, drained = root / "drains.json", site_drains.read(root / "drains.json")
         self._engine = Engine(
             configuration.policy(
                 settings, self._drivers, self._driver_set.pool, clusters, self._serial_floor
             ),
             self._store,
             self,
+            drained,
         )
+        self._drains = SiteDrains(self._engine, drains, drained, self._clock.wall)
         self._watchdog = Watchdog(notifier, self._store, self._status_line)
         self._progress = Progress(self._engine, self._counters)
         self._usage = UsageSamples(self._engine, self._counters, self._clock.monotonic)
@@ -722,6 +728,8 @@ class _Supervisor:
             self._device_logins(access),
             self._debugging(access),
             self._shells,
+            lambda: show(self._settings),
+            self._drains,
         )
 
     def _debugging(self, access: Access) -> Debugging:

@@ -727,6 +727,15 @@ class ClusterList(_Request, frozen=True, kw_only=True):
     uid: Uid
 
 
+class QueueReport(_Request, frozen=True, kw_only=True):
+    """Return the queues with their totals, and of this user the share, the limits, and why each run
+    waits; of all users if `uid` is absent. limit: of the rows of users and of waiting runs.
+    """
+
+    uid: Uid | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1, le=500)] = 100
+
+
 class AgentList(_Request, frozen=True, kw_only=True):
     """List the agents of this user, or of all users if `uid` is absent."""
 
@@ -812,10 +821,12 @@ class DeviceAnswer(_Request, frozen=True, kw_only=True):
 
 class AuditPage(_Request, frozen=True, kw_only=True):
     """Return the matching ones of the next `limit` audit events after the version `after`, oldest
-    first. since_secs: only events of this time until now, by the supervisor's clock.
+    first. since_secs: only events of this time until now, by the supervisor's clock. before: newest
+    first, of the events before this version (0: the newest).
     """
 
     after: KnownSerial = 0
+    before: KnownSerial | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
     since_secs: Annotated[float, msgspec.Meta(ge=0)] | None = None
     actor: Uid | None = None

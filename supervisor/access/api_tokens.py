@@ -74,6 +74,10 @@ class ApiTokens:
         """Return when a request had this token; None if it had none since the start."""
         return self._used.get(token.id)
 
+    def all(self) -> list[ApiToken]:
+        """Return the tokens of all users."""
+        return list(self._tokens.values())
+
     def of(self, uid: str) -> list[ApiToken]:
         """Return the tokens of a user, oldest first."""
         return sorted(

@@ -72,16 +72,34 @@ class AuditTrail:
         await self._writer.append(event)
 
     def page(
-        self, after: int, limit: int, since_secs: float | None, actor: str | None
+        self,
+        after: int,
+        limit: int,
+        since_secs: float | None,
+        actor: str | None,
+        before: int | None = None,
     ) -> tuple[list[Stored], int | None]:
         """Return the matching ones of the next `limit` events after this version, oldest first, and
-        the version after which the next page begins (None at the end).
+        the version after which the next page begins (None at the end). before: newest first, of the
+        events before this version (0: the newest), and the `before` of the next page.
         """
         since = None if since_secs is None else self._wall() - since_secs
+        if before is not None:
+            return self._newest(before, min(limit, MAX_PAGE), since, actor)
         events = self._engine.store.read(AUDIT, after, min(limit, MAX_PAGE))
         found = [s for s in events if _matches(s, since, actor)]
         full = len(events) == min(limit, MAX_PAGE)
         return found, events[-1].version if full else None
+
+    def _newest(
+        self, before: int, limit: int, since: float | None, actor: str | None
+    ) -> tuple[list[Stored], int | None]:
+        store = self._engine.store
+        last = store.version(AUDIT) if before == 0 else before - 1
+        first = max(0, last - limit)
+        events = store.read(AUDIT, first, last - first) if last > first else []
+        found = [s for s in reversed(events) if _matches(s, since, actor)]
+        return found, first + 1 if first else None
 
 
 def _matches(stored: Stored, since: float | None, actor: str | None) -> bool:

@@ -271,6 +271,9 @@ class AgentLogReader:
             "since": view.since if view is not None else None,
             "version": alive.version if alive is not None else None,
             "pid": alive.pid if alive is not None else None,
+            "heartbeatSecs": None
+            if connection is None
+            else asyncio.get_running_loop().time() - connection.heard,
             "lastError": view.record.last_failure if view is not None else None,
             "jobs": sorted({t.jid for t in view.placed}) if view is not None else [],
             "log": self._log(key, folder),

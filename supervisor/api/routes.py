@@ -10,6 +10,7 @@ import tornado.routing
 import tornado.web
 
 from ...protocol.api import requests as rq
+from ...protocol.api import site_requests as sq
 from ...protocol.errors import Refusal
 from . import openapi
 from .endpoints import (
@@ -17,19 +18,17 @@ from .endpoints import (
     agents,
     app_calls,
     hosts,
-    job_descriptions,
-    job_texts,
-    monitoring,
     run_groups,
-    run_plans,
     runs,
     sign_in,
+    site,
     upkeep,
     usage,
     user_files,
 )
 from .endpoints.event_stream import events
 from .endpoints.live_updates import job_changes, live
+from .endpoints.submission import job_descriptions, job_texts, run_plans
 from .openpai import routes as openpai_routes
 from .transport.authorization import Subject
 from .transport.quick_posts import QuickPosts
@@ -222,6 +221,14 @@ ROUTES = (
     Route("/api/metrics", _metrics, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool", hosts.pool, "admin", Subject.ALL, ("GET",)),
     Route("/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",)),
+    Route("/api/queues", site.queues, "read", Subject.BODY_OR_ALL, takes=rq.QueueReport),
+    Route("/api/site-health", site.health, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-drain", site.drain, "admin", Subject.ALL, takes=sq.DrainChange),
+    Route("/api/site-drains", site.drained, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-load", site.load, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-users", site.users, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-tokens", site.tokens, "admin", Subject.ALL, takes=sq.TokenFilter),
+    Route("/api/site-configuration", site.configuration, "admin", Subject.ALL, ("GET",)),
     Route("/api/agents", agents.agents, "debug", Subject.BODY_OR_ALL, takes=rq.AgentList),
     Route("/api/agent-logs", agents.agent_logs, "debug", Subject.BODY_OR_ALL, takes=rq.AgentLogs),
     Route("/api/agent-stop", agents.agent_stop, "debug", Subject.BODY_OR_ALL, takes=rq.AgentStop),
@@ -230,11 +237,11 @@ ROUTES = (
     Route("/api/debug-io", agents.debug_io, "debug", Subject.BODY, takes=rq.DebugIo),
     Route("/api/clusters", hosts.clusters, "read", Subject.BODY, takes=rq.ClusterList),
     Route("/api/notify", upkeep.notify, "admin", Subject.ALL, ("GET",)),
-    Route("/api/notify-test", upkeep.notify_test, "admin", Subject.ALL, takes=upkeep.TargetName),
-    Route("/api/notify-retry", upkeep.notify_retry, "admin", Subject.ALL, takes=upkeep.TargetName),
+    Route("/api/notify-test", upkeep.notify_test, "admin", Subject.ALL, takes=sq.TargetName),
+    Route("/api/notify-retry", upkeep.notify_retry, "admin", Subject.ALL, takes=sq.TargetName),
     Route("/api/retention", upkeep.retention, "admin", Subject.ALL, ("GET",)),
-    Route("/api/retention-sweep", upkeep.retention_sweep, "admin", Subject.ALL, takes=upkeep.Sweep),
-    Route("/api/log-exchange", upkeep.log_exchange, "admin", Subject.ALL, takes=upkeep.Exchange),
+    Route("/api/retention-sweep", upkeep.retention_sweep, "admin", Subject.ALL, takes=sq.Sweep),
+    Route("/api/log-exchange", upkeep.log_exchange, "admin", Subject.ALL, takes=sq.Exchange),
     Route("/api/sbatch-login", sign_in.sbatch_login, "control", Subject.BODY, takes=rq.SbatchLogin),
     Route(
         "/api/sbatch-login-status",
@@ -261,10 +268,8 @@ ROUTES = (
     ),
     Route("/api/audit", access.audit, "admin", Subject.ALL, takes=rq.AuditPage),
     Route("/live", live, None, Subject.NOBODY, ("GET",), streams=True, query=_LIVE, gives=EVENTS),
-    Route(
-        "/metrics", monitoring.metrics, "admin", Subject.ALL, ("GET",), monitors=True, gives=TEXT
-    ),
-    Route("/health", monitoring.health, "admin", Subject.ALL, ("GET",), monitors=True),
+    Route("/metrics", site.metrics, "admin", Subject.ALL, ("GET",), monitors=True, gives=TEXT),
+    Route("/health", site.health, "admin", Subject.ALL, ("GET",), monitors=True),
     Route("/livez", _livez, None, Subject.NOBODY, ("GET",)),
     Route("/readyz", _readyz, None, Subject.NOBODY, ("GET",)),
     Route("/api/openapi.json", _openapi, None, Subject.NOBODY, ("GET",)),
@@ -298,5 +303,5 @@ def application(services: ApiContext, routes: Sequence[Route] = ROUTES) -> Quick
         tornado.routing.Rule(_Matcher(route), Handler, {"services": services, "route": route})
         for route in routes
     ]
-    others = tornado.web.Application(handlers, log_function=monitoring.record_request)
+    others = tornado.web.Application(handlers, log_function=site.record_request)
     return QuickPosts(services, routes, others)

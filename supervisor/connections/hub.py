@@ -140,6 +140,8 @@ class Connection:
             asyncio.get_running_loop().time(),
             ahead=random.random() * hub.pace.interval / 2,
         )
+        #: time of the loop at which the agent sent anything
+        self.heard = asyncio.get_running_loop().time()
         self._waiting: deque[Any] = deque()
         self._flushing = False
 
@@ -182,9 +184,14 @@ class Connection:
                 self._flushing = True
                 asyncio.get_running_loop().call_soon(self._start_flush)
 
+    def record_receipt(self) -> None:
+        """Record that the agent sent anything."""
+        self.heard = asyncio.get_running_loop().time()
+        self.heart.record_receipt()
+
     def receive(self, frame: bytes | str) -> None:
         """Handle one frame. A bad frame is counted; some errors also close the connection."""
-        self.heart.record_receipt()
+        self.record_receipt()
         self.hub.links.frame("in", len(frame))
         try:
             messages: Sequence[Any] = self._decoder.messages(frame)  # type: ignore[arg-type]

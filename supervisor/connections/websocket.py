@@ -64,7 +64,7 @@ class AgentSocket(tornado.websocket.WebSocketHandler):
 
     def on_pong(self, data: bytes) -> None:
         if self.connection is not None:
-            self.connection.heart.record_receipt()
+            self.connection.record_receipt()
 
     def on_close(self) -> None:
         if self.connection is not None:

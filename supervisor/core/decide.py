@@ -4,7 +4,7 @@ that handles it.
 Modules: admission (run requests), retention (run directories to remove), reconciler (reports of
 agents), termination (cancels, limits), dependencies (runs after runs), lifecycle (agents),
 debug_hold (failed tasks that are held), tags, attempts (completion, retries), placement (queue, slots),
-gang_placement (runs with roles), host_availability (hosts down and up), idle_eviction (idle agents,
+gang_placement (runs with roles), host_availability (hosts down and up), host_drains, idle_eviction (idle agents,
 memory of hosts), rebalancing (queued runs from host to host). They call each other in this
 direction only: admission, reconciler, host_availability -> termination, lifecycle, debug_hold ->
 dependencies, attempts -> rebalancing, idle_eviction -> placement -> gang_placement ->
@@ -20,7 +20,7 @@ from ...db.events.state import Job
 from ...db.events.usage_row import UsageRow
 from ...db.store.contract import Receipt, Write
 from ...protocol.errors import Refusal
-from .agents import host_availability, idle_eviction, lifecycle
+from .agents import host_availability, host_drains, idle_eviction, lifecycle
 from .interface import timers
 from .interface.effects import CausedEffect, Effect, ReplyRefusal
 from .interface.inputs import (
@@ -30,6 +30,7 @@ from .interface.inputs import (
     AgentStopRequested,
     Cancel,
     ChangeTags,
+    DrainsChanged,
     DriverFailed,
     DriverFound,
     DriverStarted,
@@ -164,6 +165,8 @@ def _apply(tx: Transaction, input_: Input) -> None:
             lifecycle.signed_in(tx, input_.key)
         case SignedOut():
             lifecycle.signed_out(tx, input_.key)
+        case DrainsChanged():
+            host_drains.changed(tx, input_)
         case HostChanged():
             host_availability.changed(tx, input_)
         case EvictionRefused():

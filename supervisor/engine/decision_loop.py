@@ -27,10 +27,12 @@ from ...runtime import failpoints
 from ..core.decide import Decision, decide
 from ..core.interface import inputs as core_inputs
 from ..core.interface.causes import Cause
+from ..core.interface.drains import Drains
 from ..core.interface.effects import Effect, ListTasks, ReplyRefusal
 from ..core.interface.inputs import (
     AgentConnected,
     Cancel,
+    DrainsChanged,
     HostChanged,
     Input,
     Now,
@@ -109,7 +111,14 @@ def _is_heavy(job: Job) -> bool:
 class Engine:
     """Owner of the world. Runs in one thread."""
 
-    def __init__(self, policy: CoreConfig, store: EventStore, ports: EngineCallbacks) -> None:
+    def __init__(
+        self,
+        policy: CoreConfig,
+        store: EventStore,
+        ports: EngineCallbacks,
+        drains: Drains | None = None,
+    ) -> None:
+        """drains: hosts that get no new runs, from before the start."""
         self.policy = policy
         self.store = store
         self.ports = ports
@@ -129,6 +138,8 @@ class Engine:
         self._suspect = False
         #: unavailable hosts: not in the log, and not affected by failed decisions
         self._outages: Outages = {}
+        #: the same for hosts that get no new runs
+        self._drains: Drains = drains or {}
         #: called after each decision, before it is durable; and after the world was folded again
         self.decided: Callable[[World, Sequence[Input]], None] = lambda world, inputs: None
         self.folded: Callable[[], None] = lambda: None
@@ -147,6 +158,8 @@ class Engine:
 
     def _tell(self, now: Now, inputs: Sequence[Input]) -> None:
         for input_ in inputs:
+            if isinstance(input_, DrainsChanged):
+                self._drains = input_.drains
             if isinstance(input_, HostChanged):
                 host_selection.record_change(
                     self._outages,
@@ -393,7 +406,7 @@ class Engine:
 
     def _load(self, now: Now) -> None:
         """Fold the world from the log."""
-        self.world = World(self.policy, self._agent_record, self._outages)
+        self.world = World(self.policy, self._agent_record, self._outages, self._drains)
         self.folded()
         self._durable.clear()
         self._finished.clear()

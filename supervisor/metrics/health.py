@@ -121,6 +121,7 @@ class Health:
             *self._agents(),
             *self._keepers(),
             *self._hosts(),
+            *self._drains(),
             *self._clusters(),
             *self._log(),
             *self._clock(),
@@ -272,6 +273,18 @@ class Health:
                     since,
                     "jobscribe pool check",
                 )
+
+    def _drains(self) -> Iterator[Reason]:
+        for (driver, host), drain in sorted(self._sources.engine.world.drains.items()):
+            what = f"host {host} of {driver}" if host else "this site"
+            reason = f": {drain.reason}" if drain.reason else ""
+            yield Reason(
+                f"drain:{host}" if host else "drain",
+                HealthState.DEGRADED,
+                f"{what} is drained by {drain.by}, so no new run starts there{reason}",
+                drain.at,
+                "end the drain on the page of operations when the maintenance is over",
+            )
 
     def _clusters(self) -> Iterator[Reason]:
         for cluster, news in self._sources.clusters.newest().items():

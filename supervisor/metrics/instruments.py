@@ -194,6 +194,12 @@ class Instruments:
             "driver_call_errors", "Failed driver calls.", ("driver", "host", "verb"), verbs
         )
 
+    def total(self, name: Literal["submitted", "finished"]) -> float:
+        """Return the sum of a counter over all its labels."""
+        counter: Counter = getattr(self, name)
+        samples = (s for metric in counter.collect() for s in metric.samples)
+        return sum(s.value for s in samples if s.name.endswith("_total"))
+
     def _counter(
         self, name: str, about: str, labels: Sequence[str], rows: Iterable[tuple[str, ...]]
     ) -> Counter:

@@ -452,6 +452,10 @@ class RunService:
             raise no_job(self.engine.store, jid)
         return entry
 
+    def name_of(self, uid: str) -> str | None:
+        """Return the name of a user, or None if it is unknown."""
+        return self._names(uid) if self._names is not None else None
+
     def describe(
         self, entry: DurableJob, *, hash_: str | None = None, serial: int = 0
     ) -> dict[str, Any]:

@@ -19,6 +19,7 @@ FILES = Path(__file__).parents[1] / "static" / "app"
 PAGES = (  # as in web/pages/src/navigation.ts
     *("/jobs", "/jobs/<path:rest>", "/submit"),
     *("/apps", "/apps/<path:rest>"),
+    *("/queues", "/operations"),
     *("/account", "/reference", "/reference/<path:rest>"),
     *("/docs", "/docs/<path:rest>"),
 )

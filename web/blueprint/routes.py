@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from ...protocol.api import requests
+from ...protocol.api import requests, site_requests
 from ..handlers import (
     account,
     clusters,
@@ -88,7 +88,12 @@ def _page_data(
 
 
 def _site_data(
-    name: str, type_: type[msgspec.Struct] | None, about: str, *, changes: bool = False
+    name: str,
+    type_: type[msgspec.Struct] | None,
+    about: str,
+    *,
+    changes: bool = False,
+    without: frozenset[str] = frozenset(),
 ) -> Route:
     """Return the route that passes a request on as one of the signed-in user, with the role that
     this user has. It may be about other users or the site.
@@ -98,7 +103,7 @@ def _site_data(
         api=first + "".join(map(str.title, rest)) + "SitePage",
         method="POST",
         path=f"/page-data/site/{name}",
-        handler=page_data.site_data(name, type_, changes=changes),
+        handler=page_data.site_data(name, type_, changes=changes, without=without),
         takes=NoFields if type_ is None else SITE_BODIES[type_],
         about=about,
     )
@@ -148,6 +153,9 @@ def _downloads(
         ),
     )
 
+
+#: Paths of machines in answers of the supervisor.
+_PATHS = frozenset({"log", "where"})
 
 #: Requests of the pages. Requests and answers are those of the supervisor, without the user.
 _PAGES = (
@@ -237,6 +245,28 @@ _PAGES = (
     _job_text("job-options", requests.JobOptions, "What the user may request, for a form"),
     _job_text("job-check", requests.JobCheck, "Problems and dry run of the text of a job file"),
     _job_text("run-text", requests.RunText, "Submit the text of a job file", starts=True),
+    _site_data("queues", requests.QueueReport, "Queues, turns, limits, and why runs wait"),
+    _site_data("pool", None, "Hosts of containers"),
+    _site_data("pool-check", None, "Faults of hosts of containers"),
+    _site_data("clusters", requests.ClusterList, "Slurm clusters with their partitions"),
+    _site_data("agents", requests.AgentList, "Agents with state and last error", without=_PATHS),
+    _site_data("agent-logs", requests.AgentLogs, "A piece of an agent's log", without=_PATHS),
+    _site_data("site-health", None, "Faults of the system with remedies"),
+    _site_data(
+        "site-drain", site_requests.DrainChange, "Begin or end a drain of a host or the site"
+    ),
+    _site_data("site-drains", None, "Drains of hosts and of the site"),
+    _site_data("site-load", None, "What the supervisor does now"),
+    _site_data("site-users", None, "Users with roles, tokens and active runs"),
+    _site_data("site-tokens", site_requests.TokenFilter, "API tokens of all users"),
+    _site_data("token-revoke", requests.TokenRevoke, "Revoke an API token"),
+    _site_data("site-configuration", None, "Settings with their origins, and limits of users"),
+    _site_data("retention", None, "What retention removed"),
+    _site_data("retention-sweep", site_requests.Sweep, "What retention would remove now"),
+    _site_data("notify", None, "Targets of notifications"),
+    _site_data("notify-test", site_requests.TargetName, "Send a test message"),
+    _site_data("notify-retry", site_requests.TargetName, "Send waiting notifications now"),
+    _site_data("audit", requests.AuditPage, "Requests of users for other users"),
     Route(
         api="jobWhyPage",
         method="POST",

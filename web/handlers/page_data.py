@@ -67,10 +67,17 @@ def change(name: str, type_: type[msgspec.Struct]) -> Handler:
     return handler
 
 
-def site_data(name: str, type_: type[msgspec.Struct] | None, *, changes: bool = False) -> Handler:
+def site_data(
+    name: str,
+    type_: type[msgspec.Struct] | None,
+    *,
+    changes: bool = False,
+    without: frozenset[str] = frozenset(),
+) -> Handler:
     """Return a handler for a request that may be about other users or the site. The supervisor
     decides by the role of the signed-in user. type_: None for a GET of the supervisor. changes: it
-    changes the job `computeJid`.
+    changes the job `computeJid`. without: fields of the answer, or of the objects in its lists, that
+    pages do not get.
     """
 
     def handler(v: RequestContext) -> bytes:
@@ -78,10 +85,12 @@ def site_data(name: str, type_: type[msgspec.Struct] | None, *, changes: bool = 
             v.body(NoFields)
             v.authorize(None)
             v.act_as_user()
-            return v.upstream.get(name)
+            answer = v.upstream.get(name)
+            return _reduced(answer, without) if without else answer
         request = _site_request(v, type_)
         if not changes:
-            return v.upstream.post(name, request)
+            answer = v.upstream.post(name, request)
+            return _reduced(answer, without) if without else answer
         jid = str(msgspec.structs.asdict(request)["compute_jid"])
         v.log(jid, {"computeJid": jid})
         try:
@@ -90,6 +99,19 @@ def site_data(name: str, type_: type[msgspec.Struct] | None, *, changes: bool = 
             v.site.statuses.drop(jid)
 
     return handler
+
+
+def _reduced(answer: bytes, without: frozenset[str]) -> bytes:
+    def kept(value: Any) -> Any:
+        if isinstance(value, list):
+            return [kept(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            k: kept(v) if isinstance(v, list) else v for k, v in value.items() if k not in without
+        }
+
+    return msgspec.json.encode(kept(msgspec.json.decode(answer)))
 
 
 def job_why(v: RequestContext) -> dict[str, Any]:

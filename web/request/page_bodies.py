@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ...protocol.api import requests
+from ...protocol.api import requests, site_requests
 
 #: uid: comes from the sign-in. logs: log lines need the scope `debug`, which a signed-in user does
 #: not have (docs/site.md). wait_secs: a request that waits holds a worker; pages follow `/live`.
@@ -68,6 +68,10 @@ BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
 SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
     type_: _body(type_, _NOT_FOR_PAGES - {"uid"})
     for type_ in (
+        requests.AgentList,
+        requests.AgentLogs,
+        requests.AuditPage,
+        requests.ClusterList,
         requests.DebugList,
         requests.JobLog,
         requests.JobMetrics,
@@ -75,11 +79,17 @@ SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         requests.JobStory,
         requests.JobTag,
         requests.JobTasks,
+        requests.QueueReport,
         requests.RunCancel,
         requests.RunFiles,
         requests.RunRelease,
         requests.RunStatusRequest,
+        requests.TokenRevoke,
         requests.Trace,
+        site_requests.DrainChange,
+        site_requests.Sweep,
+        site_requests.TargetName,
+        site_requests.TokenFilter,
     )
 }
 

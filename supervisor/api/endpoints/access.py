@@ -24,6 +24,7 @@ from ....protocol.errors import Refusal
 from ...access.authentication import Access
 from ...access.device_logins import DeviceLogin, DeviceLogins
 from ...access.principal import Principal
+from ...core.interface.drains import SITE
 from ...runs.request_validation import parse_body
 from ..transport.request_handler import Handler
 
@@ -39,7 +40,14 @@ async def whoami(h: Handler) -> Any:
         "scopes": sorted(me.scopes),
         "members": sorted(me.members),
         "token": None if me.token is None else token_row(h, me.token),
+        "siteDrain": _site_drain(h),
     }
+
+
+def _site_drain(h: Handler) -> dict[str, Any] | None:
+    """Return since when and why the site starts no new runs, or None."""
+    found = h.runs.engine.world.drains.get(SITE)
+    return None if found is None else {"at": found.at, "reason": found.reason}
 
 
 async def token_create(h: Handler) -> Any:
@@ -135,7 +143,7 @@ async def device_answer(h: Handler) -> Any:
 async def audit(h: Handler) -> Any:
     request: AuditPage = h.parsed(AuditPage)
     found, after = h.services.access.audit.page(
-        request.after, request.limit, request.since_secs, request.actor
+        request.after, request.limit, request.since_secs, request.actor, request.before
     )
     return {"state": "ok", "events": data(found), "next": after}
 

@@ -4,6 +4,8 @@ user may submit to.
 
 from typing import Any
 
+import msgspec
+
 from ....protocol.api.requests import ClusterList
 from ....protocol.ids import AgentKey, AgentKind
 from ...connections.monitored_hosts import HasHosts, MonitoredHosts
@@ -63,6 +65,7 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
         "driver": driver,
         "state": "up" if watched.up else "down",
         "since": watched.since,
+        "drained": _drain(world, driver, host.name),
         "detail": watched.detail,
         "version": watched.version,
         "address": host.address,
@@ -82,6 +85,12 @@ def host_row(world: World, driver: str, watched: MonitoredHosts) -> dict[str, An
         "gpus": held.get("gpus", [0, len(host.gpus)]),
         "ports": held.get("ports", 0),
     }
+
+
+def _drain(world: World, driver: str, host: str) -> dict[str, Any] | None:
+    """Return why this host gets no new runs, or None."""
+    found = world.drains.get((driver, host))
+    return None if found is None else msgspec.to_builtins(found)
 
 
 def _held(world: World, driver: str, host: str) -> dict[str, Any]:

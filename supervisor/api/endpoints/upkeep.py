@@ -6,15 +6,12 @@ from typing import Any
 
 import msgspec
 
+from ....protocol.api.site_requests import Exchange, Sweep, TargetName
 from ....protocol.errors import Refusal
 from ...files.log_compaction import LogCompaction
 from ...files.retention_sweeper import RetentionSweeper
 from ...notifications.notifier import Notifications
 from ..transport.request_handler import Handler
-
-
-class TargetName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: str
 
 
 async def notify(h: Handler) -> Any:
@@ -40,16 +37,6 @@ def _notifications(h: Handler) -> Notifications:
             "notifications are not configured; set notify.file (see docs/notifications.md)",
         )
     return h.services.notifications
-
-
-class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    dry_run: bool = True
-
-
-class Exchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Exchange the event log for the compacted one. keep: keep the old log aside."""
-
-    keep: bool = True
 
 
 async def retention(h: Handler) -> Any:

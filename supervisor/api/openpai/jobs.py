@@ -35,8 +35,8 @@ from ....schema.openpai.draft import Options
 from ....schema.text import reader
 from ...core.interface.inputs import Purge
 from ...runs.groups import gently
-from ..endpoints.job_descriptions import submit
-from ..endpoints.job_texts import container_driver
+from ..endpoints.submission.job_descriptions import submit
+from ..endpoints.submission.job_texts import container_driver
 from ..transport.request_handler import Handler
 
 #: Rows that are read at once; rows that a list examines.

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -23,6 +23,7 @@ from ....protocol.redaction import REDACTED
 from ....protocol.wire.handshake import ACTOR, FRONT_END, SIGNED_IN
 from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
+from ....service.settings.loader import Row
 from ....service.site.secret_rotation import RotatedSecret
 from ...access.authentication import Access
 from ...access.device_logins import DeviceLogins
@@ -42,6 +43,7 @@ from ...runs.port_leases import Leases
 from ...runs.request_validation import MAX_BODY, MAX_ONE, parse_body, parse_runs
 from ...runs.service import RunService
 from ...runs.shells import Shells
+from ...runs.site_drains import SiteDrains
 from ...streams.live_updates import LiveUpdates
 from ...tracing.id_lookup import Known
 from ...usage.samples import UsageSamples
@@ -60,7 +62,7 @@ class ApiContext(NamedTuple):
     access: authenticates senders. secret: of front ends; it signs the tickets of their pages. unsent: memory of answers that
     clients have not read yet. sign_ins, clusters: None without clusters. known: names with which
     `trace` finds agents and containers. logs_written: returns when the log files are up to date, or
-    after a second. disk: the disk usage of users.
+    after a second. disk: the disk usage of users. settings_rows: all settings with their origins. drains: of hosts and the site.
     """
 
     runs: RunService
@@ -85,6 +87,8 @@ class ApiContext(NamedTuple):
     device_logins: DeviceLogins | None = None
     debugging: Debugging | None = None
     shells: Shells | None = None
+    settings_rows: Callable[[], Sequence[Row]] = tuple
+    drains: SiteDrains | None = None
 
 
 class Sink(Protocol):

@@ -12,6 +12,7 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
 from .causes import Cause
+from .drains import Drains
 from .timers import AgentTimer, FollowerCheck, Timer
 
 
@@ -176,6 +177,14 @@ class HostChanged(msgspec.Struct, frozen=True):
     detail: str
 
 
+class DrainsChanged(msgspec.Struct, frozen=True):
+    """Hosts, or the site, get no new runs, or get them again. This is a notice. drains: all that
+    there are now.
+    """
+
+    drains: Drains
+
+
 class EvictionRefused(msgspec.Struct, frozen=True):
     """The agent was to be evicted, but owes an answer to a call."""
 
@@ -216,6 +225,7 @@ Input = (
     | SignedIn
     | SignedOut
     | HostChanged
+    | DrainsChanged
     | EvictionRefused
     | TimerFired
     | Restarted
@@ -266,6 +276,7 @@ def agent_key(input_: Input) -> AgentKey | None:
             | ChangeTags()
             | Purge()
             | HostChanged()
+            | DrainsChanged()
             | Restarted()
         ):
             return None

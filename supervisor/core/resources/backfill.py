@@ -37,7 +37,11 @@ def end_of(limit_secs: float, mono: float) -> float:
 def reserve(pool: NodePool, first: AllocationRequest, mono: float) -> Reservation | None:
     """Return the reservation of the first gang, or None if its time is unknown."""
     then = NodePool(
-        nodes=pool.nodes, usage=copy.deepcopy(pool.usage), down=set(pool.down), fair=pool.fair
+        nodes=pool.nodes,
+        usage=copy.deepcopy(pool.usage),
+        down=set(pool.down),
+        drained=set(pool.drained),
+        fair=pool.fair,
     )
     ends = sorted(
         (c.until, ticket)

@@ -229,6 +229,13 @@ def hand_over(
     return _grant_released(slots, limits)
 
 
+def resize(slots: ConcurrencyLimits, limits: list[LimitPool]) -> list[RunKey]:
+    """Apply changed capacities of these pools. Return the tickets that now hold all their pools."""
+    for limit in limits:
+        slots.pools[limit].capacity = slots.capacity(limit)
+    return _grant_released(slots, limits)
+
+
 def wait_of(slots: ConcurrencyLimits, ticket: RunKey) -> LimitWait | None:
     """Return what a ticket waits for, or None if it does not wait here."""
     claim = slots.claims.get(ticket)

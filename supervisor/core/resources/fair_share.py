@@ -155,12 +155,15 @@ class FairShare(msgspec.Struct):
         usage = self.accounts.get(account)
         return 0.0 if usage is None else usage.used / self._scale()
 
-    def level(self, account: Account) -> float:
-        """Return the usage that decides the order: the decayed usage and the current holdings."""
+    def level(self, account: Account, now: float | None = None) -> float:
+        """Return the usage that decides the order: the decayed usage and the current holdings. now:
+        another time for these.
+        """
         usage = self.accounts.get(account)
         if usage is None:
             return 0.0
-        running = max(usage.cores * self.now - usage.since, usage.cores * usage.mean)
+        now = self.now if now is None else now
+        running = max(usage.cores * now - usage.since, usage.cores * usage.mean)
         return usage.used / self._scale() + running
 
     def mean(self, account: Account) -> float:

@@ -75,8 +75,9 @@ class NodePool(msgspec.Struct):
     first: RunKey | None = None
     #: a retry is due, because turns may change with time
     retries: bool = False
-    #: unavailable hosts
+    #: unavailable hosts, and hosts that get no new tasks
     down: set[str] = msgspec.field(default_factory=set)
+    drained: set[str] = msgspec.field(default_factory=set)
 
     def __post_init__(self) -> None:
         for n in self.nodes:
@@ -201,7 +202,7 @@ def free_capacities(pool: NodePool) -> list[FreeCapacity]:
 
 def allowed_nodes(pool: NodePool, plan: str | None) -> list[int]:
     """Return the indexes of nodes that are available to users with this plan."""
-    may = {n.host for n in host_selection.allowed(pool.nodes, plan)} - pool.down
+    may = {n.host for n in host_selection.allowed(pool.nodes, plan)} - pool.down - pool.drained
     return [at for at, n in enumerate(pool.nodes) if n.host in may]
 
 

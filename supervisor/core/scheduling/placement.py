@@ -186,6 +186,11 @@ def task_started(tx: Transaction, token: Token) -> None:
     _release(tx, (token.jid, token.serial), RunDirPool(token.jid))
 
 
+def resized(tx: Transaction, limits: list[LimitPool]) -> None:
+    """Place the runs that get slots because the capacity of these pools changed."""
+    _refill(tx, place(tx, concurrency_limits.resize(tx.world.slots, limits)))
+
+
 def _release(tx: Transaction, ticket: RunKey, only: LimitPool | None = None) -> None:
     if only is None:
         gang_placement.release(tx, ticket)

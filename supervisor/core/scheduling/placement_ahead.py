@@ -69,6 +69,8 @@ def _most(tx: Transaction, key: AgentKey, view: AgentState) -> int:
     """Return how many runs may be placed ahead."""
     if not (view.known and view.runs_ahead) or view.run_secs is None:
         return 0
+    if tx.world.drain_of(key.driver, key.host) is not None:
+        return 0
     return min(MOST, int(tx.world.policy.ahead_secs * _slots(tx, key) / view.run_secs))
 
 

@@ -1,6 +1,6 @@
 """Rebalancing: moves queued runs between the hosts of a driver. Each run keeps its number.
 
-Runs with placed tasks never move. A run moves because its host is down, because the host has no
+Runs with placed tasks never move. A run moves because its host is down or drained, because the host has no
 memory for its agent, or because another host has a free slot and no waiting run.
 """
 
@@ -20,7 +20,7 @@ from . import placement
 def leave_host(tx: Transaction, key: AgentKey) -> None:
     """Move queued runs of a host that cannot run the agent now, where a better host exists."""
     world = tx.world
-    view, down = world.agent(key), (key.driver, key.host) in world.host_assignment.down
+    view, down = world.agent(key), world.host_assignment.gets_nothing(key)
     if not view.queued or len(world.policy.hosts(key.driver)) == 1:
         return
     leaving: dict[RunKey, AgentKey] = {}
@@ -28,7 +28,7 @@ def leave_host(tx: Transaction, key: AgentKey) -> None:
     for ticket, number in list(view.queued.items()):
         world.dequeue(key, ticket)
         target = world.host_assignment.choose(_spec(tx, ticket)) or key
-        better = (target.driver, target.host) not in world.host_assignment.down and (
+        better = not world.host_assignment.gets_nothing(target) and (
             down or world.host_assignment.memory(target) > 0
         )
         leaving[ticket] = target if better else key
@@ -78,7 +78,9 @@ def _rebalance(tx: Transaction, driver: str, kind: AgentKind) -> None:
             host: world.policy.slots_at(driver, kind, host)
             - (0 if pool is None else len(pool.holders))
             for host, pool in pools.items()
-            if (driver, host) not in world.host_assignment.down and (pool is None or not pool.lines)
+            if (driver, host) not in world.host_assignment.down
+            and world.drain_of(driver, host) is None
+            and (pool is None or not pool.lines)
         }
         if waiting
         else {}

@@ -8,9 +8,13 @@ with its agent.
 from collections import Counter
 from collections.abc import Mapping
 
+import msgspec
+
 from ....db.events.state import Run
 from ....protocol.api.requests import RunSpec
 from ....protocol.ids import AgentKey, AgentKind, compute_jid
+from ..interface import drains
+from ..interface.drains import Drains
 from ..resources import host_selection
 from ..resources.concurrency_limits import Pool, RunKey
 from ..resources.host_selection import HostCandidate, HostCapacity, Outages
@@ -33,9 +37,10 @@ class HostAssignment:
         agents: Mapping[AgentKey, AgentState],
         pools: Mapping[LimitPool, Pool],
         down: Outages,
+        drains: Drains,
     ) -> None:
-        """agents, pools: the world's own, which change. down: unavailable hosts."""
-        self._policy, self._agents, self._pools = policy, agents, pools
+        """agents, pools, drains: the world's own, which change. down: unavailable hosts."""
+        self._policy, self._agents, self._pools, self._drains = policy, agents, pools, drains
         #: unavailable hosts
         self.down = down
         #: hosts of queued runs (only drivers with several hosts), and their number by (driver,
@@ -156,12 +161,17 @@ class HostAssignment:
         )
         return HostCandidate(
             host=place.host,
-            down=(key.driver, place.host) in self.down,
+            down=self.gets_nothing(msgspec.structs.replace(key, host=place.host)),
             warm=self._warm(key),
             memory=self.memory(key),
             slots=max(1, self._policy.slots_at(key.driver, key.kind, place.host)),
             load=waiting + (len(pool.holders) if pool is not None else 0),
         )
+
+    def gets_nothing(self, key: AgentKey) -> bool:
+        """Return whether the agent's host is down or drained."""
+        where = (key.driver, key.host)
+        return where in self.down or drains.of_host(self._drains, *where) is not None
 
     def _warm(self, key: AgentKey) -> int:
         if self._alive(key):

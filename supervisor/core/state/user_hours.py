@@ -52,7 +52,7 @@ def used_up(world: World, uid: str, plan: str | None, now: Now) -> HoursUsedUp |
     limits = world.policy.queues.limits_of(plan, uid)
     if limits.core_hours is None and limits.gpu_hours is None:
         return None
-    ended, (cores, gpus) = world.hours.of(uid, now.wall), _running(world, uid, now)
+    ended, (cores, gpus) = world.hours.of(uid, now.wall), running_secs(world, uid, now)
     for unit, ended_ms, running, limit in (
         ("core", ended.core_ms, cores, limits.core_hours),
         ("GPU", ended.gpu_ms, gpus, limits.gpu_hours),
@@ -63,7 +63,7 @@ def used_up(world: World, uid: str, plan: str | None, now: Now) -> HoursUsedUp |
     return None
 
 
-def _running(world: World, uid: str, now: Now) -> tuple[float, float]:
+def running_secs(world: World, uid: str, now: Now) -> tuple[float, float]:
     """Return the core-seconds and GPU-seconds of the user's executions that have not ended."""
     cores = gpus = 0.0
     for jid, serial in world.task_counts:

@@ -21,6 +21,8 @@ from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import DEFAULT_QUEUE, AgentKey, OpId, Token, split_jid
 from ....protocol.jobs.roles import After, TaskPlace
+from ..interface import drains as drains_
+from ..interface.drains import Drain, Drains
 from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator
 from ..resources.concurrency_limits import UNLIMITED, ConcurrencyLimits, Portion, RunKey
@@ -78,9 +80,13 @@ class World:
         policy: CoreConfig,
         recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key),
         down: Outages | None = None,
+        drains: Drains | None = None,
     ) -> None:
-        """recall: function that loads an agent's record from the log. down: unavailable hosts."""
+        """recall: function that loads an agent's record from the log. down: unavailable hosts.
+        drains: hosts that get no new runs.
+        """
         self.policy = policy
+        self.drains: dict[tuple[str, str], Drain] = dict(drains or {})
         self._recall = recall
         self.jobs: dict[str, Job] = {}
         self.agents: dict[AgentKey, AgentState] = {}
@@ -91,7 +97,7 @@ class World:
         self.slots = ConcurrencyLimits(capacity=self._capacity, fair=FairShare(policy.shares))
         self._watches = cache(policy.watches)
         self.host_assignment = HostAssignment(
-            policy, self.agents, self.slots.pools, {} if down is None else dict(down)
+            policy, self.agents, self.slots.pools, {} if down is None else dict(down), self.drains
         )
         #: nodes for runs with roles, by driver
         self.node_pools = {
@@ -99,6 +105,7 @@ class World:
                 nodes=nodes,
                 fair=self.slots.fair,
                 down={host for at, host in self.host_assignment.down if at == driver},
+                drained=drains_.hosts_of(self.drains, driver, (n.host for n in nodes)),
             )
             for driver, nodes in policy.nodes.items()
         }
@@ -132,13 +139,18 @@ class World:
             case OpPool(driver, kind, host=host_):
                 return self.policy.runs_at(driver, kind, host_)
             case CpuPool(driver, kind, host):
-                return self.policy.slots_at(driver, kind, host)
+                drained = self.drain_of(driver, host) is not None
+                return 0 if drained else self.policy.slots_at(driver, kind, host)
             case ArrayPool(at_once=at_once) | UserPool(at_once=at_once):
                 return at_once
             case UserTotal():
                 return UNLIMITED  # each run has its own limit
             case _:
                 assert_never(pool)
+
+    def drain_of(self, driver: str, host: str) -> Drain | None:
+        """Return the drain because of which a host gets no new runs."""
+        return drains_.of_host(self.drains, driver, host) if self.drains else None
 
     def agent(self, key: AgentKey) -> AgentState:
         view = self.agents.get(key)

@@ -13,6 +13,7 @@ from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, AgentKind
 from ....protocol.jobs import debugging
 from ....protocol.jobs.status import ACTIVE, PENDING, PURGED, RUNNING
+from ..interface.drains import SITE
 from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator, host_selection, unschedulable
 from ..resources.concurrency_limits import LimitWait, RunKey
@@ -270,6 +271,9 @@ def waiting(world: World, job: Job, run: Run, now: Now) -> tuple[QueueState, str
             "retry_wait",
             f"attempt {run.attempt} ended ({run.retry.reason}); attempt {run.attempt + 1} follows{_since(at, 'at')}",
         )
+    drained = _drained(world, run, key.host)
+    if drained is not None:
+        return "drained", drained
     if view is None or not view.known:
         if (key.driver, key.host) in world.host_assignment.down:
             return (
@@ -299,6 +303,24 @@ def waiting(world: World, job: Job, run: Run, now: Now) -> tuple[QueueState, str
             f"waiting behind other runs of this user, {_first_waits(world, view)} ({before} of them ahead)",
         )
     return "starting", "it is being placed"
+
+
+def _drained(world: World, run: Run, host: str) -> str | None:
+    """Return the sentence for a run that nothing but the end of a drain can start, or None."""
+    if not world.drains:
+        return None
+    driver, plan = run.spec.driver, run.spec.active_plan
+    batch = driver in world.policy.batch
+    pool = world.node_pools.get(driver) if run.spec.roles and not batch else None
+    places = world.policy.hosts(driver) if pool is None else pool.nodes
+    hosts = [host] if batch else [p.host for p in host_selection.allowed(places, plan)]
+    found = [world.drain_of(driver, h) for h in hosts]
+    if not found or found[0] is None or None in found:
+        return None
+    drain = found[0]
+    what = "this site starts" if SITE in world.drains else f"{', '.join(hosts[:3])} gets"
+    reason = f": {drain.reason}" if drain.reason else ""
+    return f"{what} no new runs until an administrator ends the drain{_since(drain.at)}{reason}"
 
 
 def _placed_ahead(

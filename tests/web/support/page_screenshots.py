@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from chromium_user import CHROMIUM, FLAGS
 from pages_user import PagesUser
 from playwright.sync_api import sync_playwright
 from supervisor_process import SupervisorProcess, jid_of, shell
+
+from jobscribe.web.server.development_login import uid_of
 
 TRAIN = "i=0; while :; do i=$((i + 1)); printf 'step %s \\033[32mok\\033[0m\\n' $i; sleep 0.2; done"
 JOBS = (
@@ -27,7 +30,10 @@ SIZES = ((1280, 800), (360, 740), (1920, 1080))
 @contextlib.contextmanager
 def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
     """Yield a site with jobs of a user, and the addresses of its pages by name."""
-    site = SupervisorProcess(("slots.local_sequential=2",), web=True)
+    users = Path(tempfile.mkdtemp()) / "users.yml"  # read once, at the start
+    users.write_text(f"admins: [{uid_of('ann', '')}]\n")
+    sets = ("slots.local_sequential=2", f"auth.users={users}")
+    site = SupervisorProcess(sets, web=True)
     site.start()
     try:
         with sync_playwright() as p:
@@ -59,6 +65,10 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
                 "docs": "/docs/site#api-tokens",
                 "docs-search": "/docs?q=rotate%20secrets",
                 "reference": "/reference/supervisor?op=post%20/api/job-search",
+                "queues": "/queues",
+                "operations": "/operations",
+                "operations-tokens": "/operations?tab=tokens",
+                "operations-upkeep": "/operations?tab=upkeep",
             },
         )
     finally:

@@ -6,9 +6,10 @@ import "./apps.css";
 import "./submit.css";
 import "./account.css";
 import "./reading.css";
+import "./site.css";
 import { render } from "preact";
 import { LocationProvider, lazy, Route, Router } from "preact-iso";
-import { loadMe } from "./me.ts";
+import { followMe } from "./me.ts";
 import { SCOPE } from "./navigation.ts";
 import { JobsPage } from "./pages/jobs.tsx";
 import { Frame } from "./parts/frame.tsx";
@@ -21,6 +22,8 @@ const AccountPage = lazy(() => import("./pages/account.tsx").then((m) => m.Accou
 const DocsPage = lazy(() => import("./pages/docs.tsx").then((m) => m.DocsPage));
 const ReferencePage = lazy(() => import("./pages/reference.tsx").then((m) => m.ReferencePage));
 const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
+const QueuesPage = lazy(() => import("./pages/queues.tsx").then((m) => m.QueuesPage));
+const OperationsPage = lazy(() => import("./pages/operations.tsx").then((m) => m.OperationsPage));
 
 const SubmitPage = lazy(() => import("./pages/submit.tsx").then((m) => m.SubmitPage));
 
@@ -55,6 +58,8 @@ function App() {
         <Route path={path("/account")} component={AccountPage} />
         <Route path={path("/docs/:page?")} component={DocsPage} />
         <Route path={path("/reference/:api?")} component={ReferencePage} />
+        <Route path={path("/queues")} component={QueuesPage} />
+        <Route path={path("/operations")} component={OperationsPage} />
         <Route default component={NotFound} />
       </Router>
     </LocationProvider>
@@ -63,4 +68,4 @@ function App() {
 
 const root = document.getElementById("app");
 if (root) render(<App />, root);
-if (site.user) void loadMe();
+if (site.user) void followMe();

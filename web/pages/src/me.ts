@@ -9,10 +9,18 @@ export interface Me {
   role: "user" | "groupAdmin" | "admin" | "secretHolder";
   scopes: string[];
   members: string[];
+  /** Since when and why the site starts no new runs. */
+  siteDrain: { at: number; reason: string } | null;
 }
 
 /** What is known at once; the role follows. */
-export const me = signal<Me>({ uid: site.user, role: "user", scopes: [], members: [] });
+export const me = signal<Me>({
+  uid: site.user,
+  role: "user",
+  scopes: [],
+  members: [],
+  siteDrain: null,
+});
 
 /** The hook `admin` of a site makes a `secretHolder`. */
 export const isAdmin = (): boolean => ["admin", "secretHolder"].includes(me.value.role);
@@ -25,4 +33,12 @@ export async function loadMe(): Promise<void> {
   } catch {
     // the page's own requests report what is wrong
   }
+}
+
+/** A drain of the site begins and ends without an event. */
+const AGAIN_MS = 60_000;
+
+export async function followMe(): Promise<void> {
+  setInterval(() => document.visibilityState === "visible" && void loadMe(), AGAIN_MS);
+  await loadMe();
 }

@@ -14,12 +14,23 @@ export const ENTRIES: Entry[] = [
   { path: "/jobs", name: "Jobs" },
   { path: "/submit", name: "New job" },
   { path: "/apps", name: "Apps" },
+  { path: "/queues", name: "Queues" },
+  { path: "/operations", name: "Operations", admin: true },
   { path: "/docs", name: "Docs" },
   { path: "/account", name: "Account" },
 ];
 
 /** First parts of the addresses of all pages, as in `PAGES` of `web/blueprint/pages.py`. */
-const FIRST_PARTS = ["jobs", "submit", "apps", "account", "docs", "reference"];
+const FIRST_PARTS = [
+  "jobs",
+  "submit",
+  "apps",
+  "queues",
+  "operations",
+  "account",
+  "docs",
+  "reference",
+];
 
 const escaped = (text: string): string => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 

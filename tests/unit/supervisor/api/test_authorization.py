@@ -60,6 +60,13 @@ SITE = {
     "/api/log-exchange",
     "/api/job-changes",
     "/api/audit",
+    "/api/site-health",
+    "/api/site-drain",
+    "/api/site-drains",
+    "/api/site-load",
+    "/api/site-users",
+    "/api/site-tokens",
+    "/api/site-configuration",
     "/metrics",
     "/health",
 }

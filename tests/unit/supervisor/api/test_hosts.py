@@ -70,6 +70,7 @@ def test_a_host_that_nobody_uses() -> None:
         "driver": "docker",
         "state": "up",
         "since": 5.0,
+        "drained": None,
         "detail": "host a answers",
         "version": "20.10",
         "address": "tcp://10.0.0.1:2376",

@@ -11,7 +11,7 @@ from in_memory_supervisor import OTHER, UID, InMemorySupervisor, until
 
 from jobscribe.protocol.api.requests import RunDescription
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor.api.endpoints.job_descriptions import MAX_BYTES, submit
+from jobscribe.supervisor.api.endpoints.submission.job_descriptions import MAX_BYTES, submit
 from jobscribe.supervisor.runs.request_validation import parse_body
 
 pytestmark = pytest.mark.asyncio

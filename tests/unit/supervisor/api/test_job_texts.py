@@ -14,7 +14,7 @@ from in_memory_supervisor import UID, InMemorySupervisor
 from jobscribe.protocol.api.requests import JobCheck, JobOptions, RunText
 from jobscribe.protocol.clusters.queues import Queue, Queues, UserLimits
 from jobscribe.protocol.errors import Refusal
-from jobscribe.supervisor.api.endpoints import job_texts
+from jobscribe.supervisor.api.endpoints.submission import job_texts
 from jobscribe.supervisor.core.resources.bin_packing import Node
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.runs.job_options import options

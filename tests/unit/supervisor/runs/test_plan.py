@@ -22,7 +22,7 @@ from jobscribe.protocol.jobs.roles import MAX_TASKS, After, Port, Retry, TaskPla
 from jobscribe.protocol.launch import task_environment
 from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.supervisor.api import routes
-from jobscribe.supervisor.api.endpoints import run_plans
+from jobscribe.supervisor.api.endpoints.submission import run_plans
 from jobscribe.supervisor.api.transport.request_handler import ApiContext
 from jobscribe.supervisor.api.transport.response_limits import ResponseLimits
 from jobscribe.supervisor.core.resources.gang_allocator import Node, too_much

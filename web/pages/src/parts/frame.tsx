@@ -5,9 +5,10 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { link } from "../live.ts";
-import { isAdmin } from "../me.ts";
+import { isAdmin, me } from "../me.ts";
 import { ENTRIES } from "../navigation.ts";
 import { path, site } from "../site.ts";
+import { sentence } from "../text/format.ts";
 import { Icon } from "./icons.tsx";
 
 const LINKS = {
@@ -128,6 +129,17 @@ function SignOut(): JSX.Element {
   );
 }
 
+function DrainBanner(): JSX.Element | null {
+  const drain = me.value.siteDrain;
+  if (!drain) return null;
+  return (
+    <p class="strip" role="status">
+      <strong>Maintenance:</strong> this site starts no new runs. You can submit, and runs wait;
+      what runs goes on. {sentence(drain.reason)}
+    </p>
+  );
+}
+
 /** still: the page shows nothing that changes, and has no stream. */
 export function Frame({
   title,
@@ -166,6 +178,7 @@ export function Frame({
           Connection lost, resuming. What you see may be out of date; jobs go on.
         </p>
       )}
+      <DrainBanner />
       <main id="main" tabIndex={-1}>
         {children}
       </main>

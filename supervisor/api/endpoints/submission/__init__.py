@@ -1,0 +1,1 @@
+"""Requests that describe, check, plan and submit runs."""

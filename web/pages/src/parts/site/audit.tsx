@@ -1,0 +1,130 @@
+/** The audit trail: requests of users for other users, newest first, by page and actor. */
+
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import { data } from "../../api.ts";
+import { useRemote } from "../../remote.ts";
+import { jobPath } from "../../site.ts";
+import { moment } from "../../text/format.ts";
+import { ErrorMessage, Loading } from "../messages.tsx";
+import { Scroll } from "../scroll.tsx";
+import { Nothing, Part } from "./part.tsx";
+
+interface AuditEvent {
+  at: number;
+  version: number;
+  event: {
+    type: string;
+    actor?: string;
+    actorRole?: string;
+    subject?: string;
+    action?: string;
+    jid?: string | null;
+    outcome?: string;
+  };
+}
+
+interface AuditReply {
+  events: AuditEvent[];
+  next: number | null;
+}
+
+const PAGE = 200;
+const UID = /^[A-Za-z0-9]{8}$/;
+
+const ROLES: Record<string, string> = {
+  admin: "administrator",
+  groupAdmin: "administrator of a group",
+  secretHolder: "administrator",
+  operator: "server secret",
+};
+
+export function Audit(): JSX.Element {
+  const [actor, setActor] = useState("");
+  const [pages, setPages] = useState<number[]>([0]);
+  const before = pages.at(-1) ?? 0;
+  const valid = UID.test(actor);
+  const trail = useRemote<AuditReply>(
+    `audit ${before} ${valid ? actor : ""}`,
+    (signal) => data("site/audit", { before, limit: PAGE, ...(valid ? { actor } : {}) }, signal),
+    true,
+  );
+  if (trail.error) return <ErrorMessage error={trail.error} again={trail.reload} />;
+  if (!trail.data) return <Loading what="the audit trail" />;
+  const { events, next } = trail.data;
+  return (
+    <Part
+      title="Audit"
+      note="What people did for other users. Reads of the same data appear once an hour."
+      actions={
+        <label class="field">
+          <span class="hidden">Only of this user id</span>
+          <input
+            placeholder="Only of user id …"
+            maxLength={8}
+            value={actor}
+            aria-invalid={actor !== "" && !valid}
+            onInput={(e) => {
+              setPages([0]);
+              setActor(e.currentTarget.value.trim());
+            }}
+          />
+        </label>
+      }
+    >
+      {events.length === 0 ? (
+        <Nothing>{next === null ? "Nothing is on record." : "Nothing on this page."}</Nothing>
+      ) : (
+        <Scroll label="Audit trail">
+          <table class="flat audit">
+            <caption class="hidden">Requests of users for other users, newest first</caption>
+            <thead>
+              <tr>
+                <th scope="col">Time</th>
+                <th scope="col">Who</th>
+                <th scope="col">Role</th>
+                <th scope="col">For user</th>
+                <th scope="col">What</th>
+                <th scope="col">Job</th>
+              </tr>
+            </thead>
+            <tbody>
+              {events.map((e) => (
+                <tr key={e.version}>
+                  <td class="number">{moment(e.at)}</td>
+                  <td class="mono">{e.event.actor ?? "–"}</td>
+                  <td>{ROLES[e.event.actorRole ?? ""] ?? e.event.actorRole ?? "–"}</td>
+                  <td class="mono">{e.event.subject ?? "–"}</td>
+                  <td>{e.event.action ?? e.event.type}</td>
+                  <td>
+                    {e.event.jid ? (
+                      <a class="mono" href={jobPath(e.event.jid)}>
+                        {e.event.jid.split("-")[1]}
+                      </a>
+                    ) : (
+                      "–"
+                    )}
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </Scroll>
+      )}
+      {(next !== null || pages.length > 1) && (
+        <nav class="pages pad" aria-label="Pages of the audit trail">
+          {pages.length > 1 && (
+            <button type="button" onClick={() => setPages(pages.slice(0, -1))}>
+              Newer
+            </button>
+          )}
+          {next !== null && (
+            <button type="button" onClick={() => setPages([...pages, next])}>
+              Older
+            </button>
+          )}
+        </nav>
+      )}
+    </Part>
+  );
+}

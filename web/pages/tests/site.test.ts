@@ -1,0 +1,95 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { turn } from "../src/every.ts";
+import {
+  brief,
+  coreTime,
+  curve,
+  type Load,
+  limitAmount,
+  limitName,
+  megabytes,
+  partOf,
+  perSecond,
+  phaseState,
+  phaseWord,
+  rates,
+  waitWord,
+} from "../src/text/site.ts";
+
+const load = (mono: number, events: number, finished: number, submitted = finished): Load => ({
+  at: 1000 + mono,
+  mono,
+  events,
+  submitted,
+  finished,
+  active: 0,
+  queued: 0,
+  tasks: 0,
+  agents: 0,
+  storeBytes: 0,
+  disks: [],
+  loop: null,
+  process: null,
+  live: null,
+});
+
+test("rates are those between two answers of the same process", () => {
+  assert.equal(rates(undefined, load(5, 10, 1)), null);
+  assert.deepEqual(rates(load(5, 10, 1), load(10, 60, 2, 6)), {
+    at: 1010,
+    events: 10,
+    finished: 0.2,
+    submitted: 1,
+  });
+  // a restarted supervisor counts from 0, and two equal answers have no time between them
+  assert.equal(rates(load(5, 10, 4), load(10, 60, 0)), null);
+  assert.equal(rates(load(5, 10, 4), load(5, 10, 4)), null);
+  assert.deepEqual([0, 0.25, 1234.4].map(perSecond), ["0/s", "0.3/s", "1,234/s"]);
+});
+
+test("limits have the unit that people use", () => {
+  assert.deepEqual(
+    [
+      limitAmount("running", 12000),
+      limitAmount("sequential", 7200),
+      limitAmount("totalMemory", 1536),
+      limitAmount("gpuHours", 0.25),
+      limitAmount("later", 3),
+    ],
+    ["12,000", "2 h", "1.5 GB", "0.3 h", "3"],
+  );
+  assert.deepEqual([limitName("queued"), limitName("later")], ["Waiting runs", "later"]);
+  assert.deepEqual([512, 2 ** 20 * 3].map(megabytes), ["512 MB", "3.0 TB"]);
+  assert.deepEqual([36, 5400, 36_000].map(coreTime), ["36 s", "1.5 h", "10 h"]);
+  assert.deepEqual([0.0042, 75].map(brief), ["4 ms", "1 min 15 s"]);
+});
+
+test("unknown states have words, too", () => {
+  assert.deepEqual(["cpu_slot", "new_state", null].map(waitWord), [
+    "a slot",
+    "its start",
+    "its start",
+  ]);
+  assert.deepEqual(["up", "newer"].map(phaseWord), ["connected", "newer"]);
+  assert.deepEqual(["up", "away", "starting", "absent"].map(phaseState), [
+    "completed",
+    "error",
+    "pending",
+    "canceled",
+  ]);
+});
+
+test("a bar is never longer than its whole", () => {
+  assert.deepEqual([partOf(3, 2), partOf(1, 4), partOf(0, 0), partOf(5, null)], [1, 0.25, 0, 0]);
+  assert.equal(curve([1]), "");
+  assert.equal(curve([0, 2]), "0.0,23.0 100.0,1.0");
+});
+
+test("every other request is for the first data, and the others take turns", () => {
+  assert.deepEqual(
+    [0, 1, 2, 3, 4, 5, 6, 7].map((count) => turn(["a", "b", "c"], count)),
+    ["a", "b", "a", "c", "a", "b", "a", "c"],
+  );
+  assert.equal(turn(["a"], 3), "a");
+});

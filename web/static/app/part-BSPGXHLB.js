@@ -1,1 +1,0 @@
-import{c as r}from"./part-6TOTUTQV.js";import{H as t,L as o}from"./part-WYZ4KPR4.js";function m({state:a}){return t("span",{class:"state","data-state":a,children:[t(o,{name:a}),r(a)]})}export{m as a};
