@@ -6,6 +6,8 @@ import asyncio
 import base64
 import contextlib
 import os
+import select
+import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,8 @@ _BYTES, _PENDING_BYTES = 64 * 1024, 256 * 1024
 #: (seconds).
 _WAIT_SECS, _FULL_SECS, _HANGUP_SECS = 20.0, 0.05, 3.0
 _HEAD_BYTES = 4096
+#: OpenSSH ends its proxy by SIGHUP, often before the proxy has read the last input.
+_ENDING_SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
 
 
 class RelayedStream:
@@ -46,10 +50,12 @@ class RelayedStream:
         self._change.set()
 
     async def run(self) -> dict[str, Any] | None:
-        """Relay until the program or the source ends. Return the last answer with its exit; None if
-        the source ended first. Raises ClientError, OSError.
+        """Relay until the program or the source ends, or a signal arrives. Return the last answer with
+        its exit; None if the program did not end by itself. Raises ClientError, OSError.
         """
         loop = asyncio.get_running_loop()
+        for number in _ENDING_SIGNALS:
+            loop.add_signal_handler(number, self._end)
         send, show = loop.create_task(self._send()), loop.create_task(self._show())
         try:
             self._read(True)
@@ -60,6 +66,8 @@ class RelayedStream:
             return None
         finally:
             self._read(False)
+            for number in _ENDING_SIGNALS:
+                loop.remove_signal_handler(number)
             for task in (send, show):
                 task.cancel()
             await asyncio.gather(send, show, return_exceptions=True)
@@ -123,6 +131,14 @@ class RelayedStream:
         elif self._reading and not on:
             loop.remove_reader(self._source)
         self._reading = on
+
+    def _end(self) -> None:
+        """Send what the source has now, then end."""
+        while not self._over and select.select([self._source], [], [], 0)[0]:
+            self._readable()
+        self._over = True
+        self._read(False)
+        self._change.set()
 
     def _readable(self) -> None:
         try:
