@@ -77,7 +77,10 @@ def test_only_the_key_of_the_attempt_is_accepted_and_shown_nowhere() -> None:
     as_root = ssh_files.files(KEYS, job("10.208.0.2"), (0, 0), "/home/u", network=True)[
         "sshd_config"
     ]
-    assert "PermitRootLogin prohibit-password\n" in as_root and "AllowUsers root\n" in as_root
+    assert (
+        "PermitRootLogin prohibit-password\n" in as_root
+        and "AllowUsers jobscribe root\n" in as_root
+    )
 
 
 def test_ssh_finds_each_task_by_the_name_of_its_role_its_container_and_its_address() -> None:
