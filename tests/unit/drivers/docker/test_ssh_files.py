@@ -107,4 +107,4 @@ def test_sshd_is_started_where_the_job_asks_and_a_missing_one_is_told() -> None:
     added = set(asked.splitlines()) - set(plain.splitlines())
     (start,) = [line for line in added if "sshd_config" in line]
     assert "ListenAddress='10.208.0.2' -p 22001 >/dev/null 2>sshd.log 3>&- 4>&- &" in start
-    assert any("sshUnavailable" in line and line.endswith(">&3") for line in added)
+    assert any("sshUnavailable" in line and line.endswith(">>notices.jsonl") for line in added)
