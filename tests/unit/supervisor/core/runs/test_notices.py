@@ -34,7 +34,7 @@ def test_a_notice_is_recorded_while_the_task_runs_and_once(kit):
         ("sshUnavailable", "no sshd"),
         ("debuggerMissing", "no debugpy"),
     ]
-    assert "main/0: no sshd (sshUnavailable)" in sentence(noticed(stage)[0])
+    assert ": no sshd (sshUnavailable); the task goes on" in sentence(noticed(stage)[0])
     (task,) = stage.job().run.attempts[-1].tasks
     assert task.notices == (NO_SSH, NO_DEBUGGER) and task.exit.notices is msgspec.UNSET
     assert stage.job().run.status == "error"
