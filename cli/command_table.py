@@ -114,6 +114,16 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "shell",
             "Open a shell in the directory and environment of a task.",
         ),
+        "ssh": (
+            "job.ssh.command",
+            "ssh",
+            "Log in to a task with OpenSSH, from any machine with a token.",
+        ),
+        "ssh-proxy": (
+            "job.ssh.command",
+            "ssh_proxy",
+            "Connect OpenSSH with an sshd in a task; `job ssh` starts it.",
+        ),
         "tag": ("job.list", "tag", "Show, add or remove the tags of a job."),
         "release": ("job.release", "release", "End the debug hold of failed tasks."),
         "cancel": ("job.cancel", "cancel", "Cancel jobs."),

@@ -52,6 +52,8 @@ class Shells:
         if isinstance(op.program, msgspec.UnsetType):
             argv, env = _entered_script(self._evidence, op.token, self._enter)
         else:
+            if op.program.name == "ssh":
+                raise Refusal("notHere", "only a task in a container of its own has an sshd")
             prefix, env = self._enter(op.token)
             argv = [*prefix, *command_line(op.program, op.token, here=not prefix)]
         own = {k: os.environ[k] for k in _INHERITED if k in os.environ}

@@ -110,9 +110,12 @@ def run_task(task: Task, *, to_stderr: bool) -> Outcome:
 
 
 def _notes(spec: RunSpec) -> tuple[str, ...]:
+    out = []
     if isinstance(spec.batch, BatchRequest):
-        return ("the request to the cluster (batch), with modules and setup, has no effect here",)
-    return ()
+        out.append("the request to the cluster (batch), with modules and setup, has no effect here")
+    if spec.ssh:
+        out.append("ssh has no effect here: no sshd is started, and no other task runs")
+    return tuple(out)
 
 
 def _role_notes(role: TaskRole, task: Task) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from ...protocol.ids import AgentKey, OpId, Token
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.jobs.roles import After
 from ...protocol.jobs.status import Status
-from .state import AgentRecord, Job, PastRun, Retrying
+from .state import AgentRecord, Job, PastRun, Retrying, Task
 from .usage_row import UsageRow
 
 
@@ -165,6 +165,16 @@ class TaskEnded(_Event, frozen=True, kw_only=True, tag="TaskEnded"):
     token: Token
     exit: ExitInfo
     diagnosis: Diagnosis | None = None
+
+
+class TaskNoticed(_Event, frozen=True, kw_only=True, tag="TaskNoticed"):
+    """Something around the task is not as the job asked for, which neither stops nor fails it. Once
+    for each code and text (protocol.jobs.notices).
+    """
+
+    token: Token
+    code: str
+    text: str
 
 
 class AttemptDecided(_Event, frozen=True, kw_only=True, tag="AttemptDecided"):
@@ -449,6 +459,7 @@ JobEvent = (
     | TaskExited
     | TaskHeld
     | TaskEnded
+    | TaskNoticed
     | AttemptDecided
     | AttemptEnded
     | RunEnded
@@ -482,6 +493,7 @@ _HAS_ADDED: dict[str, Callable[[Any], bool]] = {
         e.job.tags != ()
         or (e.job.run is not None and _has_later_fields(e.job.run.spec))
         or any(map(_typed, e.job.history))
+        or any(t.notices is not msgspec.UNSET for t in _tasks(e.job))
     ),
 }
 
@@ -509,6 +521,11 @@ def _has_later_fields(spec: RunSpec) -> bool:
     return any(value is not msgspec.UNSET for value in added) or _typed(spec)
 
 
+def _tasks(job: Job) -> list[Task]:
+    own = [] if job.run is None else [t for a in job.run.attempts for t in a.tasks]
+    return own + [t for past in job.history for t in past.live_tasks]
+
+
 def _typed(run: RunSpec | PastRun) -> bool:
     """Return whether a role requests a type of GPUs."""
     return any(role.gpu_type is not msgspec.UNSET for role in run.roles)
@@ -516,8 +533,8 @@ def _typed(run: RunSpec | PastRun) -> bool:
 
 def _without_config(event: dict[str, Any]) -> dict[str, Any]:
     """The newest version added `spec.config`, `spec.registry_login`, `spec.cloned_from`,
-    `spec.profile`, `spec.ssh` and `gpuType` of roles, which are unset by default, and to jobs
-    `tags`, which are empty by default.
+    `spec.profile`, `spec.ssh`, `gpuType` of roles and `notices` of tasks, which are unset by
+    default, and to jobs `tags`, which are empty by default.
     """
     return event
 

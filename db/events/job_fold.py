@@ -13,6 +13,7 @@ import msgspec
 from ...diagnosis.exit_table import Diagnosis
 from ...protocol.ids import Token
 from ...protocol.jobs.exit_info import ExitInfo
+from ...protocol.jobs.notices import Notice
 from ...protocol.jobs.status import CANCELED, PENDING, PURGED, RUNNING
 from .events import (
     AttemptDecided,
@@ -29,6 +30,7 @@ from .events import (
     TaskEnded,
     TaskExited,
     TaskHeld,
+    TaskNoticed,
     TaskPlaced,
     TaskSlotGranted,
     TaskStarted,
@@ -109,6 +111,8 @@ def evolve(job: Job, event: JobEvent) -> Job:
             )
         case TaskEnded():
             return _ended(job, event)
+        case TaskNoticed(token=token, code=code, text=text):
+            return _noticed(job, token, Notice(code, text))
         case AttemptDecided():
             return _with_run(job, event.serial, lambda run: _decided(run, event))
         case AttemptEnded():
@@ -130,6 +134,12 @@ def fold(jid: str, events: list[JobEvent]) -> Job:
     for e in events:
         job = evolve(job, e)
     return job
+
+
+def _noticed(job: Job, token: Token, notice: Notice) -> Job:
+    task = job.task(token)
+    known = task.notices if task is not None and isinstance(task.notices, tuple) else ()
+    return _change_task_of(job, token, notices=(*known, notice))
 
 
 def _with_run(job: Job, serial: int, change) -> Job:  # type: ignore[no-untyped-def]

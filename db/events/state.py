@@ -14,6 +14,7 @@ from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchRequest, BatchState
 from ...protocol.ids import AgentKey, Token
 from ...protocol.jobs.exit_info import ExitInfo
+from ...protocol.jobs.notices import Notices
 from ...protocol.jobs.roles import After, TaskPlace, TaskRole
 from ...protocol.jobs.status import ACTIVE, MISSING, Status
 
@@ -60,6 +61,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     exited: ExitInfo | None = None
     #: as accepted by its batch scheduler
     batch: BatchState | None = None
+    notices: Notices | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def live(self) -> bool:

@@ -42,6 +42,7 @@ from ..events.events import (
     TaskEnded,
     TaskExited,
     TaskHeld,
+    TaskNoticed,
     TaskPlaced,
     TaskSlotGranted,
     TaskStarted,
@@ -122,6 +123,7 @@ def sentence(event: Event) -> str:
             | TaskExited()
             | TaskHeld()
             | TaskEnded()
+            | TaskNoticed()
         ):
             return _of_task(event)
         case (
@@ -280,7 +282,8 @@ def _of_task(
     | TaskStarted
     | TaskExited
     | TaskHeld
-    | TaskEnded,
+    | TaskEnded
+    | TaskNoticed,
 ) -> str:
     match event:
         case TaskPlaced():
@@ -305,6 +308,8 @@ def _of_task(
             return (
                 f"{_task(event.token)} failed and is held for {event.secs:g} s for debugging: {how}"
             )
+        case TaskNoticed():
+            return f"{_task(event.token)}: {_clean(event.text)} ({_clean(event.code)}); the task goes on"
         case TaskEnded():
             stopped = (
                 f", stopped by jobscribe ({event.exit.stop_reason})"

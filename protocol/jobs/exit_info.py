@@ -11,6 +11,7 @@ import msgspec
 
 from ..clusters.batch import BatchState
 from .core_report import CoreReport
+from .notices import Notices
 
 #: Who reports the exit: the keeper that waited for the process; the job's own script (its keeper
 #: was gone); the container engine or batch scheduler that ran it; the start itself (the command
@@ -142,6 +143,8 @@ class ExitInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     facts: ExitFacts | msgspec.UnsetType = msgspec.UNSET
     #: about core files, if the run asked for them
     core: CoreReport | msgspec.UnsetType = msgspec.UNSET
+    #: of an agent's report only; in the log they are events of their own
+    notices: Notices | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def ok(self) -> bool:

@@ -1,5 +1,5 @@
-"""Programs that run in an execution for its user, beside a shell: they read its processes and change
-nothing. The set is closed, and no option is a command. Pure.
+"""Programs that run in an execution for its user, beside a shell. The set is closed, and no option is
+a command. Pure.
 """
 
 from typing import Annotated, Literal
@@ -12,15 +12,21 @@ DEFAULT_RATE, MOST_SECS = 100, 3600.0
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A program and its options. `stacks`: print the stacks of all processes. `profile`: record the
-    CPU profile of the Python processes.
+    CPU profile of the Python processes. `ssh`: an sshd of the task's image, for one connection over
+    its input and output; the first line of its input is the public key that it accepts.
 
     native: also frames of C. secs, rate: duration and samples per second of a recording.
     """
 
-    name: Literal["stacks", "profile"]
+    name: Literal["stacks", "profile", "ssh"]
     native: bool = False
     secs: Annotated[float, msgspec.Meta(ge=1, le=MOST_SECS)] = 30.0
     rate: Annotated[int, msgspec.Meta(ge=1, le=1000)] = DEFAULT_RATE
+
+
+def is_typed(program: Program | None) -> bool:
+    """Return whether a program, or the shell (None), gets the input of its user."""
+    return program is None or program.name == "ssh"
 
 
 class Frame(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from ..jobs.debugging import Stop
 from ..jobs.execution_state import ExecutionState
 from ..jobs.exit_info import ExitInfo, Instant, Span
 from ..jobs.inspection import Program
+from ..jobs.notices import Notices
 from ..jobs.profiling import ProfileOption
 from ..jobs.registry_login import LoginRef
 from ..jobs.roles import PortNumber
@@ -169,6 +170,8 @@ class Execution(
     batch: BatchState | msgspec.UnsetType = msgspec.UNSET
     #: only of an ended execution: the one that waited with `Run.slot` and was started instead
     successor: Token | msgspec.UnsetType = msgspec.UNSET
+    #: known before its end; those in `exit` are complete
+    notices: Notices | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def ending(self) -> bool:

@@ -39,6 +39,10 @@ LATER_FIELDS: Mapping[tuple[str, ...], int] = {
     ("snapshot", "executions", "exit", "core"): 2,
     ("run", "spec", "profile"): 2,
     ("run_tasks", "tasks", "spec", "profile"): 2,
+    ("run_status_update", "execution", "notices"): 2,
+    ("snapshot", "executions", "notices"): 2,
+    ("run_status_update", "execution", "exit", "notices"): 2,
+    ("snapshot", "executions", "exit", "notices"): 2,
     ("run", "spec", "box", "sshPort"): 2,
     ("run_tasks", "tasks", "spec", "box", "sshPort"): 2,
 }

@@ -16,6 +16,7 @@ import stat
 
 from ...protocol.jobs import progress_report
 from ..filesystems import write_atomically
+from .notices import NOTICES, NOTICES_BYTES, parse_notices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -229,8 +230,17 @@ def command_facts(folder: str) -> dict[str, Any]:
     return out | ({"callsTimeout": True} if _TIMEOUT.search(text) else {})
 
 
+def notices(folder: str) -> list[dict[str, str]]:
+    """Return the notices of an execution (notices.parse_notices)."""
+    return parse_notices(read(f"{folder}/{NOTICES}", NOTICES_BYTES, alone=True))
+
+
 def add_messages(folder: str, out: dict[str, Any]) -> dict[str, Any]:
-    """Add the job's own message and report, and the end of its output if it may explain a failure."""
+    """Add the job's own message and report, notices, and the end of its output if it may explain a
+    failure.
+    """
+    if found_notices := notices(folder):
+        out["notices"] = found_notices
     message = read(f"{folder}/{MESSAGE}", MESSAGE_BYTES, alone=True)
     if message:
         out["terminationMessage"] = message.decode("utf-8", "replace")

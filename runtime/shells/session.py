@@ -13,6 +13,7 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
+from ...protocol.jobs.inspection import is_typed
 from ...protocol.wire.messages import RELAY_BYTES, OpenShell, ShellIo, ShellOutput
 
 #: Unread output (bytes) from which reading from the terminal pauses.
@@ -187,7 +188,7 @@ class ShellTable:
                     f"{MAX_SHELLS} shells are open here already; leave one of them, then try again",
                 )
             session = self._shells[op.shell_id] = ShellSession(
-                op.token, typed=op.program is msgspec.UNSET
+                op.token, typed=is_typed(None if op.program is msgspec.UNSET else op.program)
             )
             try:
                 session.attach(await self._start(op, session))

@@ -129,7 +129,7 @@ def put_ssh(draft: Draft, place: Place, options: Options) -> None:
             )
         if "userssh" in parameters:
             place.findings.warning(
-                path, "no port of a task is open to users", "`jobscribe job shell JOB`"
+                path, "no port of a task is open to users", "`jobscribe job ssh JOB`"
             )
 
 

@@ -217,7 +217,7 @@ def _roles(keys: JobKeys, draft: Draft, place: Place, folders: Folders, options:
     draft.begin(["roles"], "taskRoles")
     volumes = storages(place.within("extras"), options)
     put_ssh(draft, place.within("extras"), options)
-    if options.containers and sum(role.task_number for role in keys.task_roles) > 1:
+    if options.containers:
         draft.put(["ssh"], True, "taskRoles")  # OpenPAI starts sshd in tasks of all images with it
     before = task_script.lines(folders)
     first: dict[str, str] = {}

@@ -608,6 +608,7 @@ class RunService:
             "state": run.status,
             "attempt": wanted,
             "roles": roles(run),
+            "ssh": bool(run.spec.ssh),
             "policy": None if run.spec.retry is None else msgspec.to_builtins(run.spec.retry),
             "attempts": [
                 {k: v for k, v in attempt(a, run.spec).items() if k != "tasks"}

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ...db.events.events import AuditEvent, ShellClosed, ShellOpened
-from ...db.events.state import Task
+from ...db.events.state import Job, Task
 from ...drivers.contracts import TaskDriver
 from ...protocol.api.requests import JobLog, ShellOpen, ShellUse
 from ...protocol.errors import Refusal
@@ -182,9 +182,12 @@ class Shells:
         task = None if job.run is None or job.run.status == PURGED else asked_for(job, chosen)
         if task is None:
             raise Refusal("notReady", f"no task of {request.compute_jid} can be entered now")
+        program = None if request.program is None else request.program.name
+        if program == "ssh":
+            _check_ssh(job, task)
         if task.agent_key.kind == AgentKind.CONTAINER and not task.live:
             raise Refusal("notHere", RELEASED)
-        if request.program is not None and not task.live:
+        if program not in (None, "ssh") and not task.live:
             raise Refusal("notReady", ENDED)
         return task
 
@@ -244,6 +247,16 @@ class Shells:
             for id_ in [i for i, s in self._open.items() if now - s.used > ABANDONED_SECS]:
                 with contextlib.suppress(Refusal):
                     await self._closed(id_, "abandoned")
+
+
+def _check_ssh(job: Job, task: Task) -> None:
+    """Raises Refusal("notHere") for a task without an sshd."""
+    role, index = task.token.role, task.token.index
+    instead = f"; this opens a shell: jobscribe job shell {job.jid} --role {role} --index {index}"
+    if task.agent_key.kind != AgentKind.CONTAINER:
+        raise Refusal("notHere", f"task {role}/{index} has no container, so no sshd{instead}")
+    if job.run is None or not job.run.spec.ssh:
+        raise Refusal("notHere", f"the job was submitted without 'ssh: true'{instead}")
 
 
 def _opened(at: float, actor: Principal, peer: str, request: ShellOpen, task: Task) -> AuditEvent:

@@ -24,6 +24,7 @@ from ...db.events.events import (
     TaskEnded,
     TaskExited,
     TaskHeld,
+    TaskNoticed,
     TaskPlaced,
     TaskSlotGranted,
     TaskStarted,
@@ -79,7 +80,7 @@ def component(event: Event) -> str:
             return "agent"
         case TaskSubmitted():
             return "slurm"
-        case TaskStarted():
+        case TaskStarted() | TaskNoticed():
             return "command"
         case TaskEnded(exit=exit_) | TaskHeld(exit=exit_) | TaskExited(exit=exit_):
             return {
@@ -135,6 +136,7 @@ class _Causes:
                 | TaskExited()
                 | TaskHeld()
                 | TaskEnded()
+                | TaskNoticed()
             ):
                 return self._task_cause(event)
             case AttemptDecided(serial=serial, attempt=attempt, role=role, index=index):
@@ -163,7 +165,8 @@ class _Causes:
         | TaskStarted
         | TaskExited
         | TaskHeld
-        | TaskEnded,
+        | TaskEnded
+        | TaskNoticed,
     ) -> Cause | None:
         token = event.token
         match event:
@@ -174,6 +177,8 @@ class _Causes:
                 return self._first(("placed", token))
             case TaskStarted():
                 return self._first(("submitted", token), ("placed", token))
+            case TaskNoticed():
+                return self._first(("started", token), ("submitted", token), ("placed", token))
             case TaskExited() | TaskHeld() | TaskEnded():
                 stopped = [("stop", token.serial)] if event.exit.stop_reason is not None else []
                 return self._first(

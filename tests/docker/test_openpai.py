@@ -289,10 +289,16 @@ def test_tasks_of_a_gang_reach_each_other_by_ssh_with_keys_of_their_attempt(
         (run_dir / "end").touch()
         assert job.wait(timeout=60).state == "completed", site.log()[-3000:]
         errors = b"".join(p.data for p in job.logs("stderr", role="plain", index=0))
+        events = client.story(job.jid)["events"]
     # the session of worker 1 in worker 0 is no process that the task left behind
     left_behind = Path(site.root).glob(f"agent/docker.container.*/run/{job.jid}-*/survivors")
     assert list(left_behind) == []
-    assert b"sshUnavailable" in errors and b"openssh-server" in errors
+    (noticed,) = [e["event"] for e in events if e["event"]["type"] == "TaskNoticed"]
+    assert noticed["token"][3:] == ["plain", 0] and "openssh-server" in noticed["text"], noticed
+    assert noticed["code"] == "sshUnavailable" and errors == b""
+    # it is told while the task runs
+    ended = [e["event"]["at"] for e in events if e["event"]["type"] == "TaskEnded"]
+    assert noticed["at"] < max(ended)
     private = "-----BEGIN OPENSSH"
     assert private not in inspected
     until(lambda: not host_a.containers("jobscribe.part=task"), "the containers are gone", 60)

@@ -117,8 +117,13 @@ def test_a_debugger_that_is_not_there_is_no_failure(site: SupervisorProcess) -> 
     with Client.from_root(site.root, uid=UID) as client:
         assert client.wait(jid_of(run), timeout=60).state == "completed"
         said = _output(client, jid_of(run), "stderr")
+        events = [e["event"] for e in client.story(jid_of(run))["events"]]
     assert said.count("debugpy cannot be imported") == 1
     assert re.search("pydevd cannot be imported|127.0.0.1:9 is not reachable", said)
+    noticed = {e["code"]: e["text"] for e in events if e["type"] == "TaskNoticed"}
+    assert "debugpy cannot be imported" in noticed["debuggerMissing"], events
+    for text in noticed.values():
+        assert f"{text}; the job continues" in said
 
 
 @pytest.mark.soak("the test above")

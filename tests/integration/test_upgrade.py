@@ -38,6 +38,7 @@ LATER_EVENTS = {
     "RunRequested",
     "JobFolded",
     "TagsChanged",
+    "TaskNoticed",
     "ShellOpened",
     "ShellClosed",
 }

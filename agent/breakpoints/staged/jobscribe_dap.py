@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any
 
+#: Codes of runtime/execution/notices.py.
+_MISSING, _UNREACHABLE = "debuggerMissing", "debuggerUnreachable"
 #: Seconds that debugpy has to connect, and between two looks at the connection.
 _CONNECT_SECS, _LOOK_SECS = 20.0, 0.05
 _LOCALHOST = "127.0.0.1"
@@ -47,17 +49,17 @@ def set_trace(frame: FrameType, mode: str) -> None:
         else:
             _relayed(frame)
     except Exception as failure:
-        _note_once(f"no debugger: {type(failure).__name__}: {failure}; the job continues")
+        _note_once(_UNREACHABLE, f"no debugger: {type(failure).__name__}: {failure}")
     finally:
         # pydevd puts its own hook there, which ignores breakpoints between two sessions
         sys.breakpointhook = sys.__breakpointhook__
 
 
-def _note_once(text: str) -> None:
-    """Write a line to the job's stderr, once in each process."""
+def _note_once(code: str, text: str) -> None:
+    """Tell the user about a debugger that is not there, once in each process."""
     if (os.getpid(), text) not in _noted:
         _noted.add((os.getpid(), text))
-        pdb_.note(text)
+        pdb_.notice(code, text)
 
 
 # ---- a debugger at an address
@@ -74,10 +76,10 @@ def _direct(frame: FrameType, tool: str, host: str, port: int) -> None:
         else:
             _pydevd().settrace(host, port=port, suspend=True, stop_at_frame=frame)
     except ImportError as failure:
-        _note_once(f"{tool} cannot be imported by {sys.executable} ({failure}); the job continues")
+        _note_once(_MISSING, f"{tool} cannot be imported by {sys.executable} ({failure})")
     except (Exception, SystemExit) as failure:  # pydevd of some versions exits
         reason = getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
-        _note_once(f"the debugger at {host}:{port} is not reachable ({reason}); the job continues")
+        _note_once(_UNREACHABLE, f"the debugger at {host}:{port} is not reachable ({reason})")
 
 
 def _pydevd() -> Any:
@@ -103,8 +105,9 @@ def _relayed(frame: FrameType) -> None:
             _suspend(frame)
     except ImportError as failure:
         _note_once(
+            _MISSING,
             f"debugpy cannot be imported by {sys.executable} ({failure}); install it there, or submit with"
-            " --debug for Pdb; the job continues"
+            " --debug for Pdb",
         )
 
 

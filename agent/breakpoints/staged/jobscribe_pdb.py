@@ -55,6 +55,20 @@ def note(text: str) -> None:
         sys.stderr.flush()
 
 
+def notice(code: str, text: str) -> None:
+    """Write a line to stderr, and another for the events of the job (runtime/execution/notices.py)."""
+    note(f"{text}; the job continues")
+    with contextlib.suppress(Exception):
+        path = os.path.join(os.path.dirname(os.environ[FOLDER]), "notices.jsonl")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        line = json.dumps({"code": code, "text": text[:300]}) + "\n"
+        file = os.open(path, flags, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+
 def folder() -> str:
     """Return the folder of this job's sockets and records, which only its unix user can enter."""
     path = os.environ[FOLDER]

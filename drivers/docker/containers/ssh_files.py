@@ -93,7 +93,7 @@ def _sshd_config(uid: int) -> str:
     lines = (
         f"HostKey {MOUNTED}/{HOST_KEY}",
         f"AuthorizedKeysFile {MOUNTED}/{AUTHORIZED}",
-        f"AllowUsers {_name(uid)}",
+        f"AllowUsers {USER}{' root' if uid == 0 else ''}",
         "AuthenticationMethods publickey",
         "PasswordAuthentication no",
         "KbdInteractiveAuthentication no",
@@ -142,11 +142,9 @@ def host_name(place: TaskPlace) -> str:
 
 
 def _passwd(user: tuple[int, int], home: str) -> str:
-    """The image does not know the unix user of the task, without whom neither ssh nor sshd runs."""
+    """The image does not know the unix user of the task, without whom neither ssh nor sshd runs. A user
+    outside does not know its number, so also root has the name.
+    """
     known = ("root:x:0:0:root:/root:/bin/sh", "nobody:x:65534:65534:nobody:/:/bin/sh")
-    own = () if user[0] == 0 else (f"{USER}:x:{user[0]}:{user[1]}::{home}:/bin/sh",)
-    return "".join(f"{line}\n" for line in (*known, *own))
-
-
-def _name(uid: int) -> str:
-    return "root" if uid == 0 else USER
+    own = f"{USER}:x:{user[0]}:{user[1]}::{home}:/bin/sh"
+    return "".join(f"{line}\n" for line in (*known, own))

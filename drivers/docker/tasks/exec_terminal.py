@@ -1,5 +1,5 @@
-"""A process that `docker exec` starts in a container, in a terminal, as the `Terminal` of a relayed
-shell.
+"""A process that `docker exec` starts in a container, in a terminal or with pipes, as the `Terminal`
+of a relayed shell.
 
 Docker can neither signal such a process nor does it hang up when its client is gone. So a second
 exec, the *guard*, has its standard input connected to this process: at the end of that input it
@@ -19,6 +19,7 @@ from typing import Any
 from ....runtime.shells.session import ShellExit, ShellSession
 from ..host.engine import EngineError, HostEngine
 from ..host.errors import FOREIGN
+from .exec_frames import OutputFrames
 
 #: Bytes of one read of output, and of input that the container has not taken yet.
 READ_BYTES, PENDING_BYTES = 64 * 1024, 64 * 1024
@@ -26,6 +27,8 @@ READ_BYTES, PENDING_BYTES = 64 * 1024, 64 * 1024
 HEAD_BYTES = 4096
 #: Time from a hangup until the connection is given up: the image's shell may kill nothing (seconds).
 GIVE_UP_SECS = 10.0
+#: Characters of stderr of a process with pipes that its end reports.
+ERROR_CHARS = 500
 #: Tries of a new size: the terminal may not exist yet. Tries to see the exit, which may follow the
 #: end of the output. Pause between them (seconds).
 _SIZE_TRIES, _EXIT_TRIES, _AGAIN_SECS = 20, 50, 0.1
@@ -77,7 +80,8 @@ class Attachment:
 
 
 class ExecTerminal:
-    """A process in a terminal in a container. Create it with `start`.
+    """A process in a container. Create it with `start`. frames: separates the output of pipes; a
+    terminal has none. Bytes pass through pipes unchanged, and stderr is reported at the end only.
 
     One thread does the input and output, because two must not use one TLS connection.
     """
@@ -90,9 +94,11 @@ class ExecTerminal:
         attachment: Attachment,
         guard: Attachment,
         session: ShellSession,
+        frames: OutputFrames | None = None,
     ) -> None:
         self._engine, self._container, self._id, self._session = engine, container, exec_id, session
         self._attachment, self._guard = attachment, guard
+        self._frames, self._errors = frames, b""
         self._loop = asyncio.get_running_loop()
         #: the first line of output, as far as it has arrived; None after it
         self._head: bytes | None = b""
@@ -117,20 +123,25 @@ class ExecTerminal:
         command: Sequence[str],
         env: Mapping[str, str],
         session: ShellSession,
+        *,
+        tty: bool = True,
     ) -> "ExecTerminal":
-        """Start the command in a running container as its user. Raises EngineError."""
+        """Start the command in a running container as its user, in a terminal or with pipes. Raises
+        EngineError.
+        """
 
         def work(client: Any) -> tuple[str, Attachment, Attachment]:
             _, guard = _exec(client, container, ("/bin/sh", "-c", _GUARD), {}, tty=False)
             try:
                 whole = ("/bin/sh", "-c", _COMMAND, "sh", *command)
-                return *_exec(client, container, whole, env, tty=True), guard
+                return *_exec(client, container, whole, env, tty=tty), guard
             except BaseException:
                 guard.close()
                 raise
 
         exec_id, attachment, guard = await engine.call(f"open a shell in {container[:12]}", work)
-        return cls(engine, container, exec_id, attachment, guard, session)
+        frames = None if tty else OutputFrames()
+        return cls(engine, container, exec_id, attachment, guard, session, frames)
 
     # ---- Terminal
 
@@ -172,6 +183,9 @@ class ExecTerminal:
         task.add_done_callback(self._work.discard)
 
     def _received(self, data: bytes) -> None:
+        if self._frames is not None:
+            data, errors = self._frames.feed(data)
+            self._errors = (self._errors + errors)[-ERROR_CHARS:]
         if self._head is not None:
             self._head += data
             first, newline, data = self._head.partition(b"\n")
@@ -226,7 +240,8 @@ class ExecTerminal:
                     "inspect a shell", lambda c: c.exec_inspect(self._id)
                 )
                 if not found.get("Running") and found.get("ExitCode") is not None:
-                    exit_ = ShellExit(code=int(found["ExitCode"]))
+                    said = self._errors.decode("utf-8", "replace").strip()
+                    exit_ = ShellExit(code=int(found["ExitCode"]), detail=said)
                     break
                 await asyncio.sleep(_AGAIN_SECS)
         except EngineError as e:

@@ -12,6 +12,7 @@ import math
 import posixpath
 
 from ....runtime.execution.folder import EXIT_CODE, JOB, SCRIPT, SIGNAL, STDERR, STDOUT
+from ....runtime.execution.notices import NOTICES, notice_line
 from ..containers.ssh_files import MOUNTED, SSHD_CONFIG
 
 WRAPPER = "wrapper.sh"
@@ -26,8 +27,8 @@ LIMIT_MARK, SURVIVORS = "limit", "survivors"
 SSHD_LOG = "sshd.log"
 SSHD_PATHS = ("/usr/sbin/sshd", "/usr/local/sbin/sshd", "/usr/bin/sshd")
 NO_SSHD = (
-    "jobscribe: ssh is unavailable in this task (sshUnavailable): its image has no sshd; use an image"
-    " with OpenSSH (Debian: openssh-server, openssh-client), or `jobscribe job shell`"
+    "there is no ssh, because its image has no sshd: use an image with OpenSSH (Debian: openssh-server,"
+    " openssh-client), or enter the task with `jobscribe job shell`"
 )
 #: Seconds by which the script's time limit is later than the driver's. It applies only if the
 #: driver does not run.
@@ -169,7 +170,7 @@ def _sshd_lines(address: str, port: int) -> list[str]:
         f'  "$p" {options} >/dev/null 2>{SSHD_LOG} 3>&- 4>&- & sshd=$!',
         "  break",
         "done",
-        f'[ -n "$sshd" ] || echo {_quoted(NO_SSHD)} >&3',
+        f'[ -n "$sshd" ] || echo {_quoted(notice_line("sshUnavailable", NO_SSHD))} >>{NOTICES}',
     ]
 
 

@@ -14,6 +14,7 @@ import msgspec
 from ....protocol.execution.lifecycle import TIME_LIMIT
 from ....protocol.jobs.core_report import CoreReport
 from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.jobs.notices import Notices
 from ....runtime.cores import marker
 from ....runtime.execution.folder import (
     EXIT_CODE,
@@ -21,6 +22,7 @@ from ....runtime.execution.folder import (
     STDOUT,
     add_messages,
     from_code,
+    notices,
     read,
     written_code,
 )
@@ -105,6 +107,9 @@ class ContainerObserver:
             termination_message=reports.get("terminationMessage"),
             last_lines=reports.get("lastLines"),
             report=reports.get("report"),
+            notices=msgspec.convert(reports["notices"], Notices)
+            if "notices" in reports
+            else msgspec.UNSET,
             stdout_bytes=task.sizes.get(STDOUT),
             stderr_bytes=task.sizes.get(STDERR),
             dropped_bytes=self._cap.dropped_bytes(task),
@@ -131,6 +136,17 @@ def find_exited(tasks: list[TaskState]) -> list[tuple[TaskState, ExitInfo]]:
                     ended_at=max(ended, began or 0.0),
                 )
                 out.append((task, exit_status.script_exit(known, recorded)))
+    return out
+
+
+def find_notices(tasks: list[TaskState]) -> list[tuple[TaskState, Notices]]:
+    """Return the tasks with notices that are not reported yet, each with all of them. Blocks."""
+    out = []
+    for task in tasks:
+        with contextlib.suppress(OSError):  # the next poll tries again
+            found = msgspec.convert(notices(task.folder), Notices)
+            if found != task.notices:
+                out.append((task, found))
     return out
 
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from ....protocol.ids import AgentKey, Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import Samples
@@ -17,7 +19,7 @@ from ..host.container_calls import remove
 from ..host.engine import EngineError, HostEngine
 from .ledger import ContainerLedger
 from .networks import GangNetworks
-from .observer import ContainerObserver, find_exited
+from .observer import ContainerObserver, find_exited, find_notices
 from .sampler import EVERY_SECS, Sampling
 from .state import ContainerPlace, TaskState
 
@@ -152,6 +154,12 @@ class TaskPollLoop:
     async def _tick(self) -> None:
         running = [t for t in self._tasks() if t.running and t.life.own_exit is None]
         exited = await asyncio.to_thread(find_exited, running) if running else []
+        with_ssh = [t for t in running if t.box.ssh_port is not msgspec.UNSET]
+        noticed = await asyncio.to_thread(find_notices, with_ssh) if with_ssh else []
+        for task, notices in noticed:
+            task.notices = notices
+            if task.running:
+                self._report(task)
         now = time.monotonic()
         for task, exit_ in exited:
             self._note_exited(task, exit_, now)

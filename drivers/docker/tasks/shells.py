@@ -26,6 +26,7 @@ from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from .exec_terminal import Attachment, ExecTerminal
 from .ledger import ContainerLedger
+from .ssh_entry import ssh_command
 
 #: Wait for shells that end with the supervisor (seconds).
 CLOSE_SECS = 4.0
@@ -109,19 +110,18 @@ class ContainerShells:
         files = ContainerLedger(str(self._driver.root / "agent" / str(place)))
         try:
             container, release = await self._container(place, op, engine, files)
-            command = ["/bin/sh", f"{files.evidence(token)}/{SCRIPT}", "--shell"]
-            if not isinstance(op.program, msgspec.UnsetType):
-                command = command_line(op.program, token, here=False)
+            command, pipes = _command(op, files.evidence(token)), _is_ssh(op)
             try:
                 terminal = await ExecTerminal.start(
-                    engine, container, command, {"TERM": op.term}, session
+                    engine, container, command, {"TERM": op.term}, session, tty=not pipes
                 )
             except BaseException:
                 release()
                 raise
         except EngineError as e:
             raise Refusal("agentUnavailable", e.sentence) from None
-        terminal.resize(op.rows, op.cols)
+        if not pipes:
+            terminal.resize(op.rows, op.cols)
         self._terminals[terminal] = token
         self._spawn(self._follow(terminal, release))
         what = "shell" if isinstance(op.program, msgspec.UnsetType) else op.program.name
@@ -140,7 +140,7 @@ class ContainerShells:
             raise Refusal("notHere", _MISSING)
         if known["State"].get("Running"):
             return id_, lambda: None
-        if not isinstance(op.program, msgspec.UnsetType):
+        if not isinstance(op.program, msgspec.UnsetType) and not _is_ssh(op):
             raise Refusal("notReady", "the task's container does not run; a running one is needed")
         if await asyncio.to_thread(files.settled_until, op.token) is None:
             raise Refusal("agentUnavailable", "the task is about to start or to end; try again")
@@ -214,3 +214,15 @@ class ContainerShells:
         task = asyncio.get_running_loop().create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+
+
+def _is_ssh(op: OpenShell) -> bool:
+    return not isinstance(op.program, msgspec.UnsetType) and op.program.name == "ssh"
+
+
+def _command(op: OpenShell, evidence: str) -> list[str]:
+    if isinstance(op.program, msgspec.UnsetType):
+        return ["/bin/sh", f"{evidence}/{SCRIPT}", "--shell"]
+    if op.program.name == "ssh":
+        return ssh_command(evidence)
+    return command_line(op.program, op.token, here=False)

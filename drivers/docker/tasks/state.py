@@ -12,6 +12,7 @@ from ....protocol.execution.table import ExecutionTable, never_started, pages
 from ....protocol.ids import AgentKey, Token, agent_log_ids, execution_log_ids, op_id
 from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.jobs.notices import Notices
 from ....protocol.wire.messages import SNAPSHOT_PAGE, ContainerSpec, Execution, Snapshot, TaskSpec
 from ....runtime.log.logger import Log
 from .ledger import ContainerLedger, Stop, TaskRequest
@@ -45,6 +46,7 @@ class TaskState:
         #: its container need not be held for debugging
         self.released = False
         self.oom_kills = 0
+        self.notices: Notices = ()
         #: highest memory sample, in bytes
         self.memory_peak: int | None = None
         self.dropped: dict[str, int] = {}
@@ -110,6 +112,7 @@ class TaskState:
             started_at=life.started_at,
             elapsed_secs=None if life.ended else life.running_secs(time.monotonic()),
             exit=life.exit if life.ended else life.own_exit,
+            notices=self.notices or msgspec.UNSET,
         )
 
 

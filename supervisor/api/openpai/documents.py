@@ -153,6 +153,34 @@ def _by_role(run: Run, attempt: Attempt | None) -> dict[str, list[Task]]:
     return out
 
 
+def ssh_tasks(run: Run) -> list[Task]:
+    """Return the tasks that accept ssh now, if the job has it."""
+    tasks = run.attempts[-1].tasks if run.attempts else ()
+    return [t for t in tasks if t.live and t.started_at is not None and t.held is None]
+
+
+def ssh(job: Job, run: Run) -> dict[str, Any]:
+    """Return the ssh information of version 1. The private key never leaves the user's machine, so
+    it has no folder and no address here.
+    """
+    return {
+        "containers": [
+            {
+                "id": t.token.name,
+                "sshIp": t.address.removeprefix("@"),
+                "sshPort": str(t.ports["ssh"][0]),
+            }
+            for t in ssh_tasks(run)
+        ],
+        "keyPair": {
+            "folderPath": "",
+            "publicKeyFileName": f"{job.jid}.pub",
+            "privateKeyFileName": job.jid,
+            "privateKeyDirectDownloadLink": "",
+        },
+    }
+
+
 def _task(t: Task, log: str) -> dict[str, Any]:
     return {
         "taskIndex": t.token.index,

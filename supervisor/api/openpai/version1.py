@@ -78,14 +78,18 @@ async def config(h: Handler) -> Any:
 
 
 async def ssh(h: Handler) -> Any:
-    """Answer that there is no sshd; say how to enter a task instead."""
+    """Answer with the running tasks that accept ssh. Only `jobscribe job ssh` reaches them."""
     uid, name = h.part("uid"), h.part("job")
-    job, _ = jobs.found(h, uid, name)
-    raise Refusal(
-        "notFound",
-        f"job {name!a} has no ssh server of jobscribe; 'jobscribe job shell {job.jid}' opens a shell",
-        {"pai": "NoJobSshInfoError"},
-    )
+    job, run = jobs.found(h, uid, name)
+    if not run.spec.ssh:
+        why = (
+            f"job {name!a} has no ssh ('ssh: true'); 'jobscribe job shell {job.jid}' opens a shell"
+        )
+    elif not documents.ssh_tasks(run):
+        why = f"no task of job {name!a} runs now; 'jobscribe job why {job.jid}' says why"
+    else:
+        return documents.ssh(job, run)
+    raise Refusal("notFound", why, {"pai": "NoJobSshInfoError"})
 
 
 async def execution_type(h: Handler) -> Any:

@@ -19,7 +19,7 @@ _LIMIT, _MAX_LIMIT = 5_000, 50_000
 _TAIL, _WHOLE = 16 * 1024, 512 * 1024
 _STREAMS = ("stdout", "stderr")
 #: words in the types of events that are warnings
-_WARNINGS = ("Refused", "Lost", "Failed", "Stop", "Held", "Retry", "Disconnected")
+_WARNINGS = ("Refused", "Lost", "Failed", "Stop", "Held", "Retry", "Disconnected", "Noticed")
 #: field of `order` -> key of a row
 _ORDER = {
     "jobName": "name",

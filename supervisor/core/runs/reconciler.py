@@ -12,7 +12,7 @@ from typing import assert_never
 
 import msgspec
 
-from ....db.events.events import TaskExited, TaskStarted, TaskSubmitted
+from ....db.events.events import TaskExited, TaskNoticed, TaskStarted, TaskSubmitted
 from ....db.events.state import Task
 from ....diagnosis.exit_table import diagnose
 from ....protocol.clusters.batch import BatchState
@@ -20,6 +20,7 @@ from ....protocol.ids import AgentKey, Token
 from ....protocol.jobs import progress_report
 from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.jobs.notices import MOST_NOTICES, Notices
 from ....protocol.wire.messages import (
     Alive,
     CallReply,
@@ -211,6 +212,7 @@ def _running(tx: Transaction, task: Task, execution: Execution) -> None:
             ),
         )
         placement.task_started(tx, token)
+    _record_notices(tx, token, execution.notices)
     if execution.exit is not None:
         _exited(tx, token, execution.exit)
     elif _must_stop(tx, token):
@@ -223,11 +225,10 @@ def _exited(tx: Transaction, token: Token, exit_: ExitInfo) -> None:
     """Record that the command has ended. From now on neither the time limit nor a stop applies,
     however long the cleanup takes.
     """
+    exit_ = _without_notices(tx, token, _with_valid_report(tx, exit_))
     task = tx.world.task(token)
     if task is not None and task.exited is None:
-        tx.record(
-            token.jid, TaskExited(at=tx.now.wall, token=token, exit=_with_valid_report(tx, exit_))
-        )
+        tx.record(token.jid, TaskExited(at=tx.now.wall, token=token, exit=exit_))
     for timer in (timers.TimeLimit, timers.StopReminder):
         tx.emit(ClearTimer(timer(token)))
 
@@ -290,7 +291,7 @@ def finish(
             ),
         )
         placement.task_started(tx, token)
-    exit_ = _with_batch_report(tx, token, exit_)
+    exit_ = _without_notices(tx, token, _with_batch_report(tx, token, exit_))
     tx.world.began.pop(token, None)
     for timer in (timers.LaunchDeadline, timers.TimeLimit, timers.StopReminder):
         tx.emit(ClearTimer(timer(token)))
@@ -332,6 +333,24 @@ def _with_valid_report(tx: Transaction, exit_: ExitInfo) -> ExitInfo:
         return exit_
     tx.emit(IncrementCounter("reportRefused", wrong))
     return msgspec.structs.replace(exit_, report=None)
+
+
+def _without_notices(tx: Transaction, token: Token, exit_: ExitInfo) -> ExitInfo:
+    """Record the notices in an exit as events."""
+    if exit_.notices is msgspec.UNSET:
+        return exit_
+    _record_notices(tx, token, exit_.notices)
+    return msgspec.structs.replace(exit_, notices=msgspec.UNSET)
+
+
+def _record_notices(tx: Transaction, token: Token, told: Notices | msgspec.UnsetType) -> None:
+    """Record the notices that are new."""
+    for notice in told if isinstance(told, tuple) else ():
+        task = tx.world.task(token)
+        known = task.notices if task is not None and isinstance(task.notices, tuple) else ()
+        if task is not None and notice not in known and len(known) < MOST_NOTICES:
+            event = TaskNoticed(at=tx.now.wall, token=token, code=notice.code, text=notice.text)
+            tx.record(token.jid, event)
 
 
 def _snapshot_page(tx: Transaction, key: AgentKey, view: AgentState, page: Snapshot) -> None:

@@ -178,7 +178,11 @@ def _runs(root: Path) -> dict[tuple[str, int], list[dict[str, Any]]]:
     """Return events by run, in the order in which the runs were requested."""
     out: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for e in events(root):
-        if e["stream"].startswith("job/") and e["type"] not in ("JobFolded", "TagsChanged"):
+        if e["stream"].startswith("job/") and e["type"] not in (
+            "JobFolded",
+            "TagsChanged",
+            "TaskNoticed",
+        ):
             serial = e["event"].get("serial") or int(e["event"]["token"][1])
             out.setdefault((e["stream"].removeprefix("job/"), serial), []).append(e)
     return out

@@ -287,14 +287,14 @@ def test_a_gpu_type_is_that_of_the_roles_with_gpus() -> None:
 def test_ssh_between_tasks_is_always_on_in_version_1_as_documented() -> None:
     two = {**JOB, "taskRoles": [{**ROLE, "taskNumber": 2}]}
     one = {**JOB, "taskRoles": [{**ROLE, "taskNumber": 1}]}
-    assert (spec(two).ssh, spec(one).ssh) == (True, msgspec.UNSET)
+    assert (spec(two).ssh, spec(one).ssh) == (True, True)
     plugins = "com.microsoft.pai.runtimeplugin"
 
     def asked(jobssh: Any) -> dict[str, Any]:
         plugin = {"plugin": "ssh", "parameters": {"jobssh": jobssh}}
         return {**one, "extras": {plugins: [plugin]}}
 
-    assert (spec(asked(True)).ssh, spec(asked(False)).ssh) == (True, msgspec.UNSET)
+    assert (spec(asked(True)).ssh, spec(asked(False)).ssh) == (True, True)
     (problem,) = problems(asked("yes"))
     assert problem.path == f'extras["{plugins}"][0]' and "jobssh" in problem.problem
 

@@ -22,6 +22,7 @@ from jobscribe.db.events.events import (
     RunRequested,
     StopRequested,
     TagsChanged,
+    TaskNoticed,
     TaskStarted,
     TaskSubmitted,
     decode,
@@ -70,7 +71,7 @@ def test_a_late_word_changes_nothing_but_its_place_in_history(history: list, eve
             # only its processes may have ended, or one got a number by which it can be found and
             # killed
             before, now = ({t.token: t for t in p.live_tasks} for p in (old, new))
-            told = isinstance(event, TaskStarted | TaskSubmitted)
+            told = isinstance(event, TaskStarted | TaskSubmitted | TaskNoticed)
             assert now.keys() == before.keys() if told else now.keys() <= before.keys()
             assert all(
                 task == before[token]

@@ -14,6 +14,7 @@ from jobscribe.db.events.events import (
     TagsChanged,
     TaskEnded,
     TaskHeld,
+    TaskNoticed,
     TaskPlaced,
     TaskStarted,
     TaskSubmitted,
@@ -156,6 +157,13 @@ def events_of(
             by=st.just("EPRSuser"),
             added=st.just(("a", "b")),
             removed=st.sampled_from([(), ("a",)]),
+        ),
+        st.builds(
+            TaskNoticed,
+            at=times,
+            token=task,
+            code=st.sampled_from(["sshUnavailable", "debuggerMissing"]),
+            text=words,
         ),
         st.builds(TaskHeld, at=times, token=task, exit=exits, secs=st.just(60.0)),
         st.builds(

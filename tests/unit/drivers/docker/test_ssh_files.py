@@ -77,7 +77,10 @@ def test_only_the_key_of_the_attempt_is_accepted_and_shown_nowhere() -> None:
     as_root = ssh_files.files(KEYS, job("10.208.0.2"), (0, 0), "/home/u", network=True)[
         "sshd_config"
     ]
-    assert "PermitRootLogin prohibit-password\n" in as_root and "AllowUsers root\n" in as_root
+    assert (
+        "PermitRootLogin prohibit-password\n" in as_root
+        and "AllowUsers jobscribe root\n" in as_root
+    )
 
 
 def test_ssh_finds_each_task_by_the_name_of_its_role_its_container_and_its_address() -> None:
@@ -104,4 +107,4 @@ def test_sshd_is_started_where_the_job_asks_and_a_missing_one_is_told() -> None:
     added = set(asked.splitlines()) - set(plain.splitlines())
     (start,) = [line for line in added if "sshd_config" in line]
     assert "ListenAddress='10.208.0.2' -p 22001 >/dev/null 2>sshd.log 3>&- 4>&- &" in start
-    assert any("sshUnavailable" in line and line.endswith(">&3") for line in added)
+    assert any("sshUnavailable" in line and line.endswith(">>notices.jsonl") for line in added)

@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from event_strategies import JID, life
 from hypothesis import given, settings
@@ -51,6 +52,28 @@ def test_a_job_that_ended_has_state_and_exit() -> None:
     (tasks,) = detail["taskRoles"].values()
     assert tasks["taskStatuses"][0]["containerLog"] == "main/0/0"
     assert documents.detail2(job, job.run, 1, "") is None
+
+
+def test_running_tasks_are_those_that_accept_ssh() -> None:
+    events = life(1)
+    running, over = fold(JID, events[:3]), fold(JID, events)
+    (task,) = running.live_tasks()
+    attempt = msgspec.structs.replace(
+        running.run.attempts[-1],  # type: ignore[union-attr]
+        tasks=(msgspec.structs.replace(task, address="@10.208.0.2", ports={"ssh": (22001,)}),),
+    )
+    run = msgspec.structs.replace(running.run, attempts=(attempt,))
+    said = documents.ssh(running, run)
+    assert said["containers"] == [
+        {"id": task.token.name, "sshIp": "10.208.0.2", "sshPort": "22001"}
+    ]
+    assert said["keyPair"].keys() == {
+        "folderPath",
+        "publicKeyFileName",
+        "privateKeyFileName",
+        "privateKeyDirectDownloadLink",
+    }
+    assert over.run is not None and documents.ssh_tasks(over.run) == []
 
 
 def test_the_password_of_an_image_goes_beside_the_description() -> None:

@@ -4,12 +4,15 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from jobscribe.db.events.events import ShellOpened
+from jobscribe.db.events.state import Attempt, Task
 from jobscribe.protocol.api.requests import ShellOpen, ShellUse
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, AgentKind, Token
+from jobscribe.protocol.jobs.inspection import Program
 from jobscribe.protocol.wire.messages import OpenShell, ShellIo, ShellOutput
 from jobscribe.supervisor.access.principal import Principal
 from jobscribe.supervisor.runs.shells import Shells
@@ -35,6 +38,38 @@ class FarEnd:
         elif not self.known:
             raise Refusal("notFound", "unknown")
         return ShellOutput(op_id=op.op_id)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ssh", "said"),
+    [
+        (AgentKind.PARALLEL, True, "has no container, so no sshd"),
+        (AgentKind.CONTAINER, msgspec.UNSET, "without 'ssh: true'"),
+        (AgentKind.CONTAINER, True, None),
+    ],
+)
+def test_ssh_without_an_sshd_is_refused_with_the_shell_that_enters_the_task(
+    kind: AgentKind, ssh: Any, said: str | None
+) -> None:
+    """The task is held: programs that need its processes are refused, a connection is not."""
+    token = Token(JID, 1, 1, "main", 0)
+    key = AgentKey("docker", kind, "ann00001", "here")
+    task = Task(token=token, agent_key=key, op_id="o", placed_at=1.0)
+    run = SimpleNamespace(
+        status="running",
+        spec=SimpleNamespace(ssh=ssh),
+        attempts=(Attempt(number=1, tasks=(task,)),),
+    )
+    job = SimpleNamespace(jid=JID, run=run)
+    runs = SimpleNamespace(job=lambda uid, jid: SimpleNamespace(job=job))
+    shells = Shells(runs, {}, None, lambda: 1.0, bytes, enabled=True)  # type: ignore[arg-type]
+    asked = ShellOpen(**WHO, program=Program(name="ssh"), role="main")
+    if said is None:
+        assert shells._task(asked) is task
+        return
+    with pytest.raises(Refusal, match=said) as refused:
+        shells._task(asked)
+    assert f"jobscribe job shell {JID} --role main --index 0" in refused.value.sentence
 
 
 async def test_a_shell_that_is_used_while_it_opens_is_not_recorded_as_closed(

@@ -1,0 +1,1 @@
+"""`jobscribe job ssh`: OpenSSH from the user's machine into a task, through supervisor and relay."""

@@ -1,0 +1,20 @@
+"""Notices of an execution: facts about its surroundings that neither stop nor fail it. Pure."""
+
+from typing import Annotated
+
+import msgspec
+
+#: Notices of one execution at most.
+MOST_NOTICES = 8
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """A notice. code: `sshUnavailable` (the image has no sshd), `debuggerMissing` (its package is not
+    installed) or `debuggerUnreachable`; readers accept others. text: for people.
+    """
+
+    code: Annotated[str, msgspec.Meta(pattern=r"^[a-z][A-Za-z]{0,31}\Z")]
+    text: Annotated[str, msgspec.Meta(max_length=300)] = ""
+
+
+Notices = tuple[Notice, ...]
