@@ -120,6 +120,45 @@ def test_a_request_about_others_names_its_sender_and_not_its_subject(
     refused(web.as_(ANN).post("/page-data/site/whoami", {"uid": BOB}), 400, "badRequest")
 
 
+ROOT = "/srv/our site/root"
+AGENT = f"{ROOT}/agent/local.parallel.{ANN}@localhost"
+RUN_DIR = f"{ROOT}/user/{ANN}/command/abcdefgh/command"
+
+
+def test_pages_get_no_path_of_the_site(web: FrontEnd, stub: StubSupervisor) -> None:
+    agent, run_dir = (p.replace(" ", "-") for p in (AGENT, RUN_DIR))
+    mine = {"command": [f"{RUN_DIR}/own.py"]}
+    stub.answers["/api/job-story"] = {
+        "events": [{"event": {"runDir": RUN_DIR, "spec": mine, "handle": {"folder": AGENT}}}],
+        "lines": [
+            f"cannot write '{run_dir}/a/0/x.dat': disk full",
+            f"see {agent}/run/{JID}-17-1-main-0/stderr.log",
+            f"{agent} has no room; read /etc/motd",
+        ],
+    }
+    stub.answers["/api/job-tasks"] = {
+        "tasks": [
+            {"runDir": f"{RUN_DIR}/a/0", "evidence": f"{AGENT}/run/{JID}-17-1-a-0"},
+            {"runDir": None, "evidence": None, "exit": {"lastLines": f"open {run_dir}/x"}},
+        ]
+    }
+    stub.answers["/api/run-status"] = stub.answers["/api/trace"] = {"runDir": RUN_DIR, "x": [1.5]}
+    asked = {"computeJid": JID}
+    story = web.as_(ANN).said("/page-data/job-story", asked)
+    (event,) = (e["event"] for e in story["events"])
+    assert event == {"runDir": "", "spec": mine, "handle": {"folder": None}}
+    assert story["lines"] == [
+        "cannot write 'a/0/x.dat': disk full",
+        "see stderr.log",
+        "(folder of the agent) has no room; read /etc/motd",
+    ]
+    tasks = web.as_(ANN).said("/page-data/job-tasks", asked)["tasks"]
+    assert tasks[0] == {"runDir": "a/0", "evidence": None}
+    assert tasks[1]["exit"]["lastLines"] == f"open {run_dir}/x", "the job has printed it"
+    for path, body in (("run-status", asked), ("trace", {"id": JID})):
+        assert web.as_(ANN).said(f"/page-data/{path}", body) == {"runDir": "", "x": [1.5]}
+
+
 def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor) -> None:
     spec = {"uid": ANN, "simulationId": "abcdefgh", "command": ["true"], "driver": "local"}
     event = {"type": "RunRequested", "reqId": "request0", "spec": spec}

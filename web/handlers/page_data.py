@@ -1,5 +1,5 @@
 """Data of the pages: requests that are passed on to the supervisor with the signed-in user, and
-their answers, unchanged.
+their answers, unchanged but for paths of machines.
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from ...protocol.api import requests
 from ...protocol.errors import Refusal
 from ...protocol.ids import ReqId, parse, split_jid
 from ...protocol.jobs.status import ACTIVE
+from ..request import shown_paths
 from ..request.context import RequestContext
 from ..request.page_bodies import BODIES, SITE_BODIES, NoFields
 from . import diagnosis, downloads
@@ -31,7 +32,7 @@ def forward(name: str, type_: type[msgspec.Struct]) -> Handler:
     """Return a handler that passes a request on to `/api/<name>` of the supervisor."""
 
     def handler(v: RequestContext) -> bytes:
-        return v.upstream.post(name, _request(v, type_))
+        return shown_paths.body(v.upstream.post(name, _request(v, type_)))
 
     return handler
 
@@ -44,7 +45,7 @@ def change(name: str, type_: type[msgspec.Struct]) -> Handler:
         jid = str(msgspec.structs.asdict(request)["compute_jid"])
         v.log(jid, {"computeJid": jid})
         try:
-            return v.upstream.post(name, request)
+            return shown_paths.body(v.upstream.post(name, request))
         finally:
             v.site.statuses.drop(jid)
 
@@ -61,13 +62,15 @@ def site_data(name: str, type_: type[msgspec.Struct] | None) -> Handler:
         request = None if type_ is None else type_(**msgspec.structs.asdict(body))
         v.authorize(None)
         admin = v.site.admin is not None and v.site.admin(v.uid)
-        return v.upstream.ask_as(v.uid, name, request, admin=admin)
+        return shown_paths.body(v.upstream.ask_as(v.uid, name, request, admin=admin))
 
     return handler
 
 
 def job_why(v: RequestContext) -> dict[str, Any]:
-    return diagnosis.for_users(v.upstream.object("job-why", _request(v, requests.RunStatusRequest)))
+    why = v.upstream.object("job-why", _request(v, requests.RunStatusRequest))
+    shown: dict[str, Any] = shown_paths.value(diagnosis.for_users(why))
+    return shown
 
 
 def job_log(v: RequestContext) -> flask.Response:
@@ -99,7 +102,7 @@ def job_retry(v: RequestContext) -> bytes:
     v.log(jid, {"reqId": body.req_id, "computeJid": jid})
     again = requests.RunSimulation(req_id=body.req_id, run=spec, force_run=True)
     try:
-        return v.upstream.post("run-simulation", again)
+        return shown_paths.body(v.upstream.post("run-simulation", again))
     finally:
         v.site.statuses.drop(jid)
 
