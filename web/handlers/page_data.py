@@ -19,6 +19,8 @@ from ..request.page_bodies import BODIES, SITE_BODIES, NoFields
 from . import diagnosis, downloads
 
 Handler = Callable[[RequestContext], Any]
+#: Requests that change a job, and the route for jobs of apps that does the same.
+_ALSO = {"run-cancel": "runCancel"}
 
 
 class JobRetry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -43,6 +45,7 @@ def change(name: str, type_: type[msgspec.Struct]) -> Handler:
     def handler(v: RequestContext) -> bytes:
         request = _request(v, type_)
         jid = str(msgspec.structs.asdict(request)["compute_jid"])
+        _authorize_as_other(v, name, jid)
         v.log(jid, {"computeJid": jid})
         try:
             return shown_paths.body(v.upstream.post(name, request))
@@ -68,6 +71,7 @@ def site_data(name: str, type_: type[msgspec.Struct] | None) -> Handler:
 
 
 def job_why(v: RequestContext) -> dict[str, Any]:
+    v.authorize(None, "runWhy")
     why = v.upstream.object("job-why", _request(v, requests.RunStatusRequest))
     shown: dict[str, Any] = shown_paths.value(diagnosis.for_users(why))
     return shown
@@ -75,7 +79,9 @@ def job_why(v: RequestContext) -> dict[str, Any]:
 
 def job_log(v: RequestContext) -> flask.Response:
     """Return a piece of output; its place is in the headers."""
-    reply = v.upstream.reply("job-log", _request(v, requests.JobLog))
+    request = _request(v, requests.JobLog)
+    v.authorize(None, "runLog")
+    reply = v.upstream.reply("job-log", request)
     answer = downloads.text(flask.Response(reply.body), "output.log", reply)
     for name in ("Next-Offset", "Dropped", "Attempt", "Role", "Index", "End", "Note"):
         if (value := reply.headers.get("X-Jobscribe-" + name)) is not None:
@@ -110,6 +116,7 @@ def job_retry(v: RequestContext) -> bytes:
 def job_file(v: RequestContext) -> flask.Response:
     """Send a file below the run directory as a download."""
     v.authorize(None)
+    v.authorize(None, "downloadRunFile")
     jid = _own(v, v.id("computeJid"))
     return downloads.send_file(
         v, requests.RunFile(uid=v.uid, compute_jid=jid, name=v.query("name")[:1024])
@@ -119,6 +126,7 @@ def job_file(v: RequestContext) -> flask.Response:
 def job_output(v: RequestContext) -> flask.Response:
     """Send the whole output of a task as a download."""
     v.authorize(None)
+    v.authorize(None, "runLog")
     fields = {
         "uid": v.uid,
         "computeJid": _own(v, v.id("computeJid")),
@@ -142,6 +150,21 @@ def _request(v: RequestContext, type_: type[msgspec.Struct]) -> msgspec.Struct:
     if jid := fields.get("compute_jid"):
         _own(v, jid)
     return type_(uid=v.uid, **fields)
+
+
+def _authorize_as_other(v: RequestContext, name: str, jid: str) -> None:
+    """Raise the refusal of the site's hook against the route for apps that does the same. A site
+    that restricts it restricts the pages, too.
+    """
+    api = _ALSO.get(name)
+    if api is None or v.site.may is None:
+        return
+    v.authorize(None, api)
+    asked = requests.RunStatusRequest(uid=v.uid, compute_jid=jid)
+    simulation_type = v.upstream.object("run-status", asked).get("simulationType")
+    if simulation_type is not None:
+        v.authorize(simulation_type)
+        v.authorize(simulation_type, api)
 
 
 def _is_repeated(story: dict[str, Any], req_id: str) -> bool:

@@ -112,7 +112,10 @@ def _summary(h: Handler, row: IndexRow) -> dict[str, Any]:
 
 
 async def job_search(h: Handler) -> Any:
-    return await search_jobs(h.runs, h.parsed(JobSearch), h.runs.now().wall)
+    request: JobSearch = h.parsed(JobSearch)
+    # the user who searches; the front end names its user in the request
+    with h.runs.searches.hold(h.principal.uid or request.uid or h.principal.name):
+        return await search_jobs(h.runs, request, h.runs.now().wall)
 
 
 def _page(h: Handler, request: JobList) -> list[IndexRow]:
@@ -151,6 +154,7 @@ async def job_log(h: Handler) -> Any:
     if token is not None:
         # the client asks for the same task again, even if a new attempt starts meanwhile
         for name, part in (
+            ("Serial", token.serial),
             ("Attempt", token.attempt),
             ("Role", token.role),
             ("Index", token.index),
