@@ -25,8 +25,8 @@ from ...runtime.execution.folder import SCRIPT, read
 from ...runtime.log.logger import Log
 from . import notes
 
-#: Bytes of one curve, and of a script that are read.
-MOST_BYTES, SCRIPT_BYTES = 8 * 2**20, 256 * 1024
+#: Bytes of a script that are read.
+SCRIPT_BYTES = 256 * 1024
 #: Samples of py-spy per second.
 _RATE = 100
 #: Bytes of py-spy's messages that are kept.
@@ -120,7 +120,7 @@ class Curves:
                 with contextlib.suppress(FileNotFoundError):
                     curve.size = os.lstat(os.path.join(curve.folder, name)).st_size
                 text = line if curve.size else text
-            if curve.size + len(text) <= MOST_BYTES:
+            if curve.size + len(text) <= profiling.FILE_BYTES:
                 notes.append(curve.folder, name, text)
                 curve.size += len(text)
         except OSError as e:
@@ -158,7 +158,7 @@ def _spy(curve: _Curve, pid: int, log: Log) -> None:
         options = f"--nonblocking --subprocesses --format raw --rate {_RATE}".split()
         # it goes on when the agent ends
         words = _record([tool, "record", *options, "--pid", str(pid), "--output", path])
-        stacks = profiling.plain_stacks(read(path, MOST_BYTES) or b"")
+        stacks = profiling.plain_stacks(read(path, profiling.FILE_BYTES) or b"")
         notes.replace(path, stacks)
         if not stacks:
             os.unlink(path)
@@ -184,8 +184,9 @@ def _record(command: Sequence[str]) -> str:
         start_new_session=True,
     ) as tool:
         assert tool.stderr is not None
+        most = (profiling.FILE_BYTES, profiling.FILE_BYTES)
         with contextlib.suppress(OSError):
-            resource.prlimit(tool.pid, resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
+            resource.prlimit(tool.pid, resource.RLIMIT_FSIZE, most)
         said = b""
         while chunk := os.read(tool.stderr.fileno(), 65536):
             said += chunk[: max(0, _MESSAGE_BYTES - len(said))]

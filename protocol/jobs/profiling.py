@@ -25,6 +25,8 @@ ProfileOption = Annotated[
 ]
 #: Folder of profiles in the directory of a task.
 FOLDER = "jobscribe-profiles"
+#: Bytes of one profile. `agent/profiles/staged`, which cannot import this, has the same number.
+FILE_BYTES = 8 * 2**20
 #: File in the evidence of an execution with profiles.
 MARKER = "profiled"
 #: Variables of a job for `agent/profiles/staged`.

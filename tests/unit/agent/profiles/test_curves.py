@@ -69,7 +69,7 @@ def test_a_missing_curve_has_a_reason(place: SimpleNamespace) -> None:
 def test_gpus_are_recorded_and_a_file_is_bounded(
     place: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 100)
+    monkeypatch.setattr(module.profiling, "FILE_BYTES", 100)
     start(place, "gpu")
     for at in range(100):
         place.curves.sampled([sample(at, gpu_percent=50.0, gpu_memory_bytes=2**30)])
@@ -104,7 +104,7 @@ def test_files_and_messages_of_py_spy_are_bounded(
         'while :; do echo "main (x.py:1) 7" || exit; done >>"${11}"\n'
     )
     flood.chmod(0o700)
-    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    monkeypatch.setattr(module.profiling, "FILE_BYTES", 1000)
     monkeypatch.setattr(module.shutil, "which", lambda name: str(flood))
     written = place.folder / "sizes"
     monkeypatch.setattr(
