@@ -81,6 +81,7 @@ async def run_release(h: Handler) -> Any:
 
 async def job_tag(h: Handler) -> Any:
     request: JobTag = h.parsed(JobTag)
+    h.services.access.rates.tags(request.uid)
     h.log_request("jobTag", request, request.compute_jid)
     return {"computeJid": request.compute_jid, "tags": await h.runs.tag(request)}
 
@@ -212,6 +213,7 @@ async def trace_id(h: Handler) -> Any:
 
 async def shell_open(h: Handler) -> Any:
     request: ShellOpen = h.parsed(ShellOpen)
+    h.services.access.rates.shell(request.uid)
     h.log_call("shellOpen", request.compute_jid, request.uid, jid=request.compute_jid)
     return await _shells(h).open(h.principal, h.request.remote_ip or "", request)
 
