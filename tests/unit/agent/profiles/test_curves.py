@@ -101,17 +101,20 @@ def test_files_and_messages_of_py_spy_are_bounded(
     flood = place.evidence / "py-spy"
     flood.write_text(
         "#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' 'm' >&2\n"
-        'while :; do echo "main (x.py:1) 7" || exit; done >>"${11}"\n'
+        'n=0; while [ $((n += 1)) -lt 999 ]; do echo "main (x.py:1) 7" || exit; done >>"${11}"\n'
     )
     flood.chmod(0o700)
     monkeypatch.setattr(module.profiling, "FILE_BYTES", 1000)
     monkeypatch.setattr(module.shutil, "which", lambda name: str(flood))
-    written = place.folder / "sizes"
-    monkeypatch.setattr(
-        module.profiling, "plain_stacks", lambda raw: written.write_text(str(len(raw))) and b""
-    )
+    sizes: list[int] = []
+
+    def plain_stacks(raw: bytes) -> bytes:
+        sizes.extend((len(raw), *(p.stat().st_size for p in place.folder.glob("*.collapsed"))))
+        return b""
+
+    monkeypatch.setattr(module.profiling, "plain_stacks", plain_stacks)
     curve = module._Curve(module.Profile("cpu", "py-spy"), str(place.folder))
     module._spy(curve, 1, MagicMock())
-    assert written.read_text() == "1000"
+    assert sizes == [1000, 1000]
     note = (place.folder / "unavailable-cpu-py-spy.txt").read_text()
     assert "recorded nothing: mmm" in note and len(note) < 700
