@@ -12,7 +12,8 @@ _OF_USERS = frozenset({"spec", "command", "lastLines", "matched", "excerpt", "te
 #: Fields with the path of a folder of the site.
 _OF_SITE = frozenset({"evidence", "folder"})
 _RUN_DIR = "runDir"
-_PATH = r"(?<![^\s'\"`(=:,;])/[^\s'\"`]*"
+#: A path in a sentence. No character of it can begin another one, so a search takes linear time.
+_PATH = r"(?<![^\s'\"`(=:,;])/[^\s'\"`(=:,;]*"
 _END = r"(?:/|(?![\w.@-]))"
 _RUN_DIRS = r"[A-Za-z0-9]{8}/[a-z][a-z0-9_]*/[A-Za-z0-9]{8}/[A-Za-z]\w*"
 #: The same as a whole path, in which there may be spaces.
