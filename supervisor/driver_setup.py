@@ -4,6 +4,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from ..agent.profiles.environment import staged
 from ..drivers.contracts import AgentDriver, TaskDriver
 from ..drivers.deployment_name import deployment
 from ..drivers.keeper_tasks import Ask, KeeperTaskDriver, Send
@@ -115,6 +116,7 @@ class DriverSet:
             agent_settings=configuration.agent_settings(settings),
             keeper_settings=configuration.keeper_settings(settings),
             logins=self._logins.find,
+            staged=staged,
         )
         output = settings.output
         tasks = self._containers = ContainerTaskController(

@@ -7,6 +7,7 @@ execution. A failure leaves a sentence for `jobscribe profile list`, and the job
 import contextlib
 import os
 import re
+import resource
 import shutil
 import subprocess
 import threading
@@ -24,10 +25,12 @@ from ...runtime.execution.folder import SCRIPT, read
 from ...runtime.log.logger import Log
 from . import notes
 
-#: Bytes of one curve, and of a script that are read.
-MOST_BYTES, SCRIPT_BYTES = 8 * 2**20, 256 * 1024
+#: Bytes of a script that are read.
+SCRIPT_BYTES = 256 * 1024
 #: Samples of py-spy per second.
 _RATE = 100
+#: Bytes of py-spy's messages that are kept.
+_MESSAGE_BYTES = 4096
 _ASKED = re.compile(
     rf"^export {profiling.VARIABLE}='?([a-z=-]+)'?\nexport {profiling.FOLDER_VARIABLE}='?(/[^'\n]*)'?$",
     re.MULTILINE,
@@ -66,6 +69,7 @@ class Curves:
         found = None if match is None else profiling.option(match[1])
         if match is not None and found is not None:
             self._curves[token] = _Curve(found, match[2], attached=True)
+            self._mark(token)
 
     def running(self, token: Token, pid: int | None) -> None:
         """Mark the evidence for retention, and attach to the main process if the tool does."""
@@ -73,9 +77,7 @@ class Curves:
         if curve is None or curve.attached:
             return
         curve.attached = True
-        with contextlib.suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            os.close(os.open(self._evidence / token.name / profiling.MARKER, flags, 0o600))
+        self._mark(token)
         if curve.option.tool == "py-spy" and pid is not None:
             threading.Thread(
                 target=_spy, args=(curve, pid, self._log), name="py-spy", daemon=True
@@ -96,6 +98,12 @@ class Curves:
         reason = curve.reason or "the job ended before its first sample, which is taken after 1 s"
         notes.unavailable(curve.folder, curve.option, reason)
 
+    def _mark(self, token: Token) -> None:
+        """Mark the evidence: retention removes the profiles of marked executions."""
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            os.close(os.open(self._evidence / token.name / profiling.MARKER, flags, 0o600))
+
     def _append(self, curve: _Curve, sample: Sample) -> None:
         line = _line(curve.option, sample)
         if line is None:
@@ -112,7 +120,7 @@ class Curves:
                 with contextlib.suppress(FileNotFoundError):
                     curve.size = os.lstat(os.path.join(curve.folder, name)).st_size
                 text = line if curve.size else text
-            if curve.size + len(text) <= MOST_BYTES:
+            if curve.size + len(text) <= profiling.FILE_BYTES:
                 notes.append(curve.folder, name, text)
                 curve.size += len(text)
         except OSError as e:
@@ -149,18 +157,11 @@ def _spy(curve: _Curve, pid: int, log: Log) -> None:
         os.close(os.open(path, flags, 0o600))
         options = f"--nonblocking --subprocesses --format raw --rate {_RATE}".split()
         # it goes on when the agent ends
-        ended = subprocess.run(
-            [tool, "record", *options, "--pid", str(pid), "--output", path],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            start_new_session=True,
-            check=False,
-        )
-        stacks = profiling.plain_stacks(read(path, MOST_BYTES) or b"")
+        words = _record([tool, "record", *options, "--pid", str(pid), "--output", path])
+        stacks = profiling.plain_stacks(read(path, profiling.FILE_BYTES) or b"")
         notes.replace(path, stacks)
         if not stacks:
             os.unlink(path)
-            words = " ".join(ended.stderr.decode("utf-8", "replace").split())[:400]
             notes.unavailable(
                 curve.folder,
                 curve.option,
@@ -169,3 +170,24 @@ def _spy(curve: _Curve, pid: int, log: Log) -> None:
             )
     except OSError as e:
         log("py-spy cannot record {}: {}", pid, e.strerror)
+
+
+def _record(command: Sequence[str]) -> str:
+    """Run py-spy to its end. Return the begin of its messages, as one line. Its files are limited,
+    and its other messages are read and dropped. Raises OSError.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as tool:
+        assert tool.stderr is not None
+        most = (profiling.FILE_BYTES, profiling.FILE_BYTES)
+        with contextlib.suppress(OSError):
+            resource.prlimit(tool.pid, resource.RLIMIT_FSIZE, most)
+        said = b""
+        while chunk := os.read(tool.stderr.fileno(), 65536):
+            said += chunk[: max(0, _MESSAGE_BYTES - len(said))]
+    return " ".join(said.decode("utf-8", "replace").split())[:400]

@@ -32,22 +32,31 @@ def with_profiler(token: Token, spec: TaskSpec, below: Mapping[str, str]) -> Tas
     return msgspec.structs.replace(spec, env={**spec.env, **variables})
 
 
-def stage(token: Token, spec: TaskSpec, evidence: str) -> TaskSpec:
-    """Return the task with its profile for another machine, which shares evidence and run directory
-    only: copy the modules to the evidence. No agent takes samples there. Raises OSError.
+def staged(token: Token, spec: TaskSpec, evidence: str) -> tuple[TaskSpec, dict[str, bytes]]:
+    """Return the task with its profile for another machine or container, which shares evidence and
+    run directory only, and the files that it needs: content by path below the evidence. No agent
+    takes samples there, so processes record their own memory. Raises OSError.
     """
     found = profiling.option(spec.profile)
-    if found is None:
-        return spec
-    if not found.in_process and found.kind != "mem":
-        no_samples(token, spec.run_dir, found)
-        return spec
-    folder = Path(evidence) / _COPY
-    folder.mkdir(0o700, parents=True, exist_ok=True)
-    for name in _MODULES:
-        write(str(folder / name), (STAGED / name).read_bytes())
+    if found is None or not (found.in_process or found.kind == "mem"):
+        return spec, {}
     kind = str(found) if found.in_process else profiling.IN_PROCESS
-    return with_folders_on_node(spec, str(folder), _variables(token, spec, kind))
+    files = {f"{_COPY}/{name}": (STAGED / name).read_bytes() for name in _MODULES}
+    variables = _variables(token, spec, kind)
+    return with_folders_on_node(spec, os.path.join(evidence, _COPY), variables), files
+
+
+def stage(token: Token, spec: TaskSpec, evidence: str) -> TaskSpec:
+    """Return the task as `staged`, with its files written. Raises OSError."""
+    found = profiling.option(spec.profile)
+    spec, files = staged(token, spec, evidence)
+    if found is not None and not files:
+        no_samples(token, spec.run_dir, found)
+    for name, content in files.items():
+        path = Path(evidence) / name
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        write(str(path), content)
+    return spec
 
 
 def _variables(token: Token, spec: TaskSpec, kind: str) -> dict[str, str]:

@@ -13,8 +13,8 @@ from ..session.session import Session
 if TYPE_CHECKING:
     from ...client.sync_client import Client
 
-#: Largest note that is read, and size from which a profile was cut.
-_NOTE_BYTES, _CUT_BYTES = 4096, 8 * 2**20
+#: Largest note that is read.
+_NOTE_BYTES = 4096
 
 
 class Found(NamedTuple):
@@ -90,6 +90,6 @@ def _found(
         state = "limit" if artifact.tool == profiling.LIMIT else "unavailable"
         return Found(artifact, file["size"], file["mtime"], state, reason)
     recording = artifact.task.partition("-")[0] == live
-    cut = file["size"] >= _CUT_BYTES and artifact.ending != "bin"
+    cut = file["size"] >= profiling.FILE_BYTES and artifact.ending != "bin"
     state = "cut" if cut else "recording" if recording else "complete"
     return Found(artifact, file["size"], file["mtime"], state)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import NamedTuple
 
+from .folded import parsed
 from .page_parts import page
 
 #: Height of a frame and width of the graph in SVG units. Narrower frames are left out.
@@ -53,13 +54,10 @@ class _Box(NamedTuple):
 def tree(lines: Iterable[str]) -> Node:
     """Return the merged stacks. Lines of another form are left out."""
     root = Node()
-    for line in lines:
-        stack, _, number = line.rstrip().rpartition(" ")
-        if not stack or not number.isascii() or not number.isdigit() or len(number) > 18:
-            continue
-        count, node = int(number), root
+    for frames, count in parsed(lines, _DEEPEST):
+        node = root
         root.total += count
-        for name in stack.split(";")[:_DEEPEST]:
+        for name in frames:
             node = node.callees.setdefault(name, Node())
             node.total += count
     return root

@@ -2,9 +2,21 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 #: Stacks of a recording that are kept, and frames of a stack.
 MOST_STACKS, MOST_FRAMES = 200_000, 500
+_DIGITS = 18
+
+
+def parsed(lines: Iterable[str], most_frames: int) -> Iterator[tuple[list[str], int]]:
+    """Yield frames, outermost first, and number of each line `frame;frame;frame count`. Lines of
+    another form are left out.
+    """
+    for line in lines:
+        frames, _, count = line.rstrip().rpartition(" ")
+        if frames and count.isascii() and count.isdigit() and len(count) <= _DIGITS:
+            yield frames.split(";")[:most_frames], int(count)
 
 
 class Recording:
@@ -15,12 +27,10 @@ class Recording:
 
     def add(self, text: str) -> None:
         """Add lines `frame;frame;frame count`. Others are ignored."""
-        for line in text.splitlines():
-            frames, _, count = line.rpartition(" ")
-            stack = tuple(frames.split(";")[:MOST_FRAMES])
-            counted = frames and count.isascii() and count.isdigit() and len(count) < 12
-            if counted and (stack in self.stacks or len(self.stacks) < MOST_STACKS):
-                self.stacks[stack] += int(count)
+        for frames, count in parsed(text.splitlines(), MOST_FRAMES):
+            stack = tuple(frames)
+            if stack in self.stacks or len(self.stacks) < MOST_STACKS:
+                self.stacks[stack] += count
 
     @property
     def samples(self) -> int:

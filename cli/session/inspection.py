@@ -9,7 +9,7 @@ from typing import Any
 
 from ...protocol.errors import Refusal
 from ...protocol.jobs.inspection import Program
-from ...protocol.jobs.status import TaskStatus
+from ...protocol.jobs.status import ACTIVE, RUNNING, TASK_ENDED, TaskStatus
 from ...protocol.wire.messages import RELAY_BYTES
 from .session import Session
 
@@ -17,6 +17,10 @@ from .session import Session
 _LINE_BYTES, _NOISE_BYTES = 64 * 1024 * 1024, 4096
 _WAIT_SECS = 1.0
 _NAMED = 8
+AFTER_END = (
+    "what it left: 'jobscribe job logs {jid}', 'jobscribe core list {jid}' and 'jobscribe profile list"
+    " {jid}'; 'jobscribe job why {jid}' says how it ended"
+)
 
 
 def select(s: Session, jid: str, name: str | None) -> tuple[dict[str, Any], int]:
@@ -35,13 +39,25 @@ def select(s: Session, jid: str, name: str | None) -> tuple[dict[str, Any], int]
         raise Refusal(
             "badRequest", f"there are {len(running)} tasks; name one of them: {_list(running)}"
         )
+    ended = answer.get("state", RUNNING) not in ACTIVE
+    if not running and (ended or (tasks and all(t["state"] in TASK_ENDED for t in tasks))):
+        which = f"{jid} has ended" if ended else f"this task of {jid} has ended"
+        raise Refusal(
+            "alreadyEnded",
+            f"{which} ({_states(tasks) or answer['state']}), so it has no processes",
+            {"advice": AFTER_END.format(jid=jid)},
+        )
     if not running:
-        states = ", ".join(sorted({str(t["state"]) for t in tasks})) or "not placed yet"
+        states = _states(tasks) or "not placed yet"
         raise Refusal(
             "notReady",
             f"no task of {jid} runs now ({states}); 'jobscribe job why {jid}' gives the reason",
         )
     return running[0], int(answer["attempt"])
+
+
+def _states(tasks: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(sorted({str(t["state"]) for t in tasks}))
 
 
 def _names(task: dict[str, Any]) -> tuple[str, str]:

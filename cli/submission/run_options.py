@@ -15,6 +15,20 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _COUNT = click.IntRange(1)
+
+
+class _CoreBytes(click.ParamType):  # type: ignore[type-arg]
+    """A size that may be missing, so that the next word is taken for it."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return BYTES.convert(value, param, ctx)
+        except click.BadParameter as e:
+            self.fail(f"{e.message}; before a command, write: --core -- COMMAND...", param, ctx)
+
+
 #: Options for a cluster, as in sbatch, with the names of job files.
 _BATCH = [
     click.option(
@@ -93,7 +107,7 @@ def run_options(function: F) -> F:
             ),
             click.option(
                 "--core",
-                type=BYTES,
+                type=_CoreBytes(),
                 is_flag=False,
                 flag_value="1G",
                 metavar="BYTES",
@@ -246,7 +260,9 @@ def _debugging(mode: str | None, secs: float | None) -> dict[str, str]:
 
     if not debugging.is_mode(mode):
         raise click.BadParameter(
-            f"{mode!r} is none of: {', '.join(debugging.FORMS)}", param_hint="--debug"
+            f"{mode!r} is none of: {', '.join(debugging.FORMS)}; before a command, write: --debug --"
+            " COMMAND...",
+            param_hint="--debug",
         )
     more = {} if secs is None else {debugging.SECS_VARIABLE: f"{secs:g}"}
     return {debugging.VARIABLE: mode, **more}

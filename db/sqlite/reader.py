@@ -41,6 +41,10 @@ _AGENTS = (
 T = TypeVar("T")
 #: Upper end of a prefix range: every string with the prefix sorts below prefix + _LAST.
 _LAST = "\U0010ffff"
+JOBS_NAMED = (
+    "SELECT name, what, stream FROM names WHERE name = ? AND what = ? AND stream >= ? AND stream < ?"
+    " ORDER BY stream LIMIT ?"
+)
 #: Field names in msgspec's encoding, in the order of the columns.
 _INDEX_FIELDS = IndexRow.__struct_encode_fields__
 _TALLY_FIELDS = JobCount.__struct_encode_fields__
@@ -209,6 +213,11 @@ class Reader:
             values += (f"job/{uid}-", f".{uid}@")
         query = f"SELECT name, what, stream FROM names WHERE {where} ORDER BY name, what, stream LIMIT ?"
         return [self._right(_name, r) for r in self._rows(query, (*values, limit))]
+
+    def jobs_named(self, name: str, what: str, uid: str | None, limit: int) -> list[str]:
+        first = "job/" if uid is None else f"job/{uid}-"
+        rows = self._rows(JOBS_NAMED, (name, what, first, first + _LAST, limit))
+        return [self._right(_name, r).stream.removeprefix("job/") for r in rows]
 
     def agents(self) -> list[str]:
         return [

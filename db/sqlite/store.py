@@ -139,6 +139,11 @@ class SqliteStore:
     def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
         return self._open().names(prefix, uid, limit)
 
+    def jobs_named(
+        self, name: str, what: str, uid: str | None = None, limit: int = 100
+    ) -> list[str]:
+        return self._open().jobs_named(name, what, uid, limit)
+
     def agents(self) -> list[str]:
         return self._open().agents()
 

@@ -237,6 +237,13 @@ class EventStore(Protocol):
         Names are derived from the events and written in the same transaction.
         """
 
+    def jobs_named(
+        self, name: str, what: str, uid: str | None = None, limit: int = 100
+    ) -> list[str]:
+        """Return the jids of the jobs (of this user) with exactly this name of this kind, sorted.
+        Reads no names of other users.
+        """
+
     def agents(self) -> list[str]:
         """Return the keys of all agents in the log, sorted."""
 

@@ -125,6 +125,11 @@ class FailingStore:
     def names(self, prefix: str, uid: str | None = None, limit: int = 100) -> list[Name]:
         return self._store.names(prefix, uid, limit)
 
+    def jobs_named(
+        self, name: str, what: str, uid: str | None = None, limit: int = 100
+    ) -> list[str]:
+        return self._store.jobs_named(name, what, uid, limit)
+
     def agents(self) -> list[str]:
         return self._store.agents()
 

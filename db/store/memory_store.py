@@ -296,6 +296,17 @@ class MemoryStore:
             :limit
         ]
 
+    def jobs_named(
+        self, name: str, what: str, uid: str | None = None, limit: int = 100
+    ) -> list[str]:
+        self._check()
+        first = "job/" if uid is None else f"job/{uid}-"
+        return sorted(
+            n.stream.removeprefix("job/")
+            for n in self._names
+            if (n.name, n.what) == (name, what) and n.stream.startswith(first)
+        )[:limit]
+
     def agents(self) -> list[str]:
         self._check()
         return sorted(

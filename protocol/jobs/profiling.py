@@ -25,6 +25,8 @@ ProfileOption = Annotated[
 ]
 #: Folder of profiles in the directory of a task.
 FOLDER = "jobscribe-profiles"
+#: Bytes of one profile. `agent/profiles/staged`, which cannot import this, has the same number.
+FILE_BYTES = 8 * 2**20
 #: File in the evidence of an execution with profiles.
 MARKER = "profiled"
 #: Variables of a job for `agent/profiles/staged`.
@@ -100,18 +102,20 @@ def check(text: str | msgspec.UnsetType, *, allowed: bool, in_containers: bool) 
     """
     if not isinstance(text, str):
         return
-    if option(text) is None:
+    found = option(text)
+    if found is None:
         raise Refusal("badRequest", f"profile: {choices()}")
     if not allowed:
         raise Refusal(
             "forbidden",
             "profiles are turned off at this site (profiler.allowed); submit the run without --profile",
         )
-    if in_containers:
+    if in_containers and not (found.in_process or found.kind == "mem"):
         raise Refusal(
             "badRequest",
-            "tasks in containers of their own cannot be profiled yet, because no agent runs beside them;"
-            " submit without --profile, or as a plain run (without --image, --cpu and roles)",
+            f"{found} needs an agent beside the job, which tasks in containers of their own do not have;"
+            " use --profile cpu, cpu=cprofile, mem or mem=memray, or submit a plain run (without"
+            " --image, --cpu and roles)",
         )
 
 

@@ -60,6 +60,11 @@ class TaskStatus(enum.StrEnum):
     STOPPED = "stopped"
 
 
+#: States of a task without processes.
+TASK_ENDED: Final = frozenset(
+    {TaskStatus.HELD, TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.STOPPED}
+)
+
 #: Why jobscribe stopped a run. Recorded before the first signal, so that an exit is never mistaken
 #: for its cause. `decided`: other tasks decided the attempt.
 StopReason = Literal["cancel", "timeLimit", "queueLimit", "lost", "shutdown", "decided"]

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import Token
+from ...protocol.ids import Token, split_jid
 from ...protocol.jobs.inspection import is_typed
 from ...protocol.wire.messages import RELAY_BYTES, OpenShell, ShellIo, ShellOutput
 
@@ -21,8 +21,8 @@ OUTPUT_LIMIT = 4 * RELAY_BYTES
 #: A shell whose user sends no request for this time is hung up, and an ended one is forgotten
 #: (seconds). A connected user sends one at least every 20 s.
 IDLE_SECS = 60.0
-#: Shells of one agent, or of one Docker driver, at once.
-MAX_SHELLS = 32
+#: Shells of one user, and of all users of a Docker driver, in one agent or driver at once.
+MAX_OF_USER, MAX_SHELLS = 32, 256
 GONE = "the shell has ended: its agent was restarted, or nobody used it for a while; open another"
 
 
@@ -182,11 +182,7 @@ class ShellTable:
         if session is not None and session.token != op.token:
             raise Refusal("badRequest", "another shell has this shellId; choose a random one")
         if session is None:
-            if len(self._shells) >= MAX_SHELLS:
-                raise Refusal(
-                    "tooManyRequests",
-                    f"{MAX_SHELLS} shells are open here already; leave one of them, then try again",
-                )
+            self._check_count(op.token)
             session = self._shells[op.shell_id] = ShellSession(
                 op.token, typed=is_typed(None if op.program is msgspec.UNSET else op.program)
             )
@@ -204,6 +200,16 @@ class ShellTable:
         if session is None:
             raise Refusal("notFound", GONE)
         return await session.io(op)
+
+    def _check_count(self, token: Token) -> None:
+        uid = split_jid(token.jid)[0]
+        own = sum(split_jid(s.token.jid)[0] == uid for s in self._shells.values())
+        if own >= MAX_OF_USER or len(self._shells) >= MAX_SHELLS:
+            raise Refusal(
+                "tooManyRequests",
+                f"{own} shells of {uid} and {len(self._shells)} of all users are open here already;"
+                " leave one of them, then try again",
+            )
 
     def live(self) -> list[ShellSession]:
         return [s for s in self._shells.values() if s.exit is None]

@@ -2,7 +2,8 @@
 of its definition have none. Pure.
 
 A value counts if its name says so (`protocol.redaction.is_secret`): a variable, a key, `NAME=value`
-or `--name value` in a command, also within the text of a script. Values that a shell or a program
+or `--name value` in a command, also within the text of a script; or if it belongs to a short option of
+a well-known program (`short_options`). Values that a shell or a program
 reads at run time (`$NAME`, `$(...)`, `f(x)`) are no secrets.
 """
 
@@ -16,6 +17,7 @@ from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
 from ...protocol.redaction import REDACTED, is_secret
+from . import short_options
 
 _REFERENCE = re.compile(r"@WITHHELD:([A-Za-z_][A-Za-z0-9_]*)@")
 _OPTION = re.compile(r"-{0,2}([A-Za-z_][\w-]{1,127})=(.+)", re.DOTALL)
@@ -131,8 +133,14 @@ class Withholding:
         if len(words) > 5 and words[1] == "-c" and words[3] in _PACKED:
             return tuple(words)
         out: list[str] = []
+        short = {s.n: s for s in short_options.secrets(words)}
         for n, word in enumerate(words):
-            flag = _FLAG.fullmatch(words[n - 1]) if n else None
+            if n in short and not _is_reference(word[short[n].begin :]):
+                kept, value = word[: short[n].begin], word[short[n].begin :]
+                about = f"the value of {short[n].option} in {where}"
+                out.append(kept + self._reference("PASSWORD", about, path, value))
+                continue
+            flag = _FLAG.fullmatch(words[n - 1]) if n and n - 1 not in short else None
             option = _OPTION.fullmatch(word)
             if flag and _names_secret(flag[1], word) and not word.startswith("-"):
                 out.append(self._reference(flag[1], f"--{flag[1]} in {where}", path, word))
@@ -221,6 +229,7 @@ def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
     """Return the text with replacements of literal secrets. replace(name, value)."""
     text = _TOKEN.sub(lambda m: replace("API_TOKEN", m["value"]), text)
     text = _ADDRESS.sub(lambda m: _address(m, replace), text)
+    text = short_options.replaced(text, lambda option, value: _short(value, replace))
     out, at = [], 0
     while (m := _IN_TEXT.search(text, at)) is not None:
         name, end = m["name"], m.end()
@@ -243,6 +252,15 @@ def _replaced(text: str, replace: Callable[[str, str], str]) -> str:
         out.append(text[at:end])  # the value may itself be a name
         at = end
     return "".join(out) + text[at:]
+
+
+def _short(value: str, replace: Callable[[str, str], str]) -> str:
+    """Return the value of an option with its secret replaced; its quotes stay."""
+    inner = value.strip("\"'")
+    if not inner or _is_reference(value):
+        return value
+    begin = value.find(inner)
+    return value[:begin] + replace("PASSWORD", inner) + value[begin + len(inner) :]
 
 
 def _address(match: re.Match[str], replace: Callable[[str, str], str]) -> str:

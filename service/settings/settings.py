@@ -387,7 +387,7 @@ class RetentionSettings:
     cores_secs: float | None = _is(
         14 * _DAY,
         or_none(positive_seconds),
-        "core files go this long after the end of their run (none: with the evidence)",
+        "core files go this long after the end of their run, and at the latest with the evidence (none: with it)",
     )
     profiles_secs: float | None = _is(
         30 * _DAY,

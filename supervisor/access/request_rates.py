@@ -1,8 +1,8 @@
-"""Limits of request rates: of each API token, of failed authentications of each address, and of
-device logins of each address.
+"""Limits of request rates: of each API token, of failed authentications of each address, of device
+logins of each address, and of requests about one user that only write events.
 
 A token bucket each. The holder of the server secret, which sends the requests of all users of a
-front end, has no limit.
+front end, has no limit of its own.
 """
 
 import math
@@ -17,6 +17,10 @@ FAILURES, FAILURES_PER_SEC = 200, 10.0
 DEVICE_LOGINS, DEVICE_LOGINS_PER_SEC = 20, 0.1
 #: Wrong user codes of one user: at once, and then in a second.
 WRONG_CODES, WRONG_CODES_PER_SEC = 10, 0.1
+#: Changes of tags of one user's jobs, and shells opened: at once, and then in a second. Each writes
+#: events, however it ends.
+TAGS, TAGS_PER_SEC = 500, 5.0
+SHELLS, SHELLS_PER_SEC = 60, 1.0
 
 
 class RequestRates:
@@ -36,6 +40,8 @@ class RequestRates:
         self._addresses = TokenBuckets(FAILURES_PER_SEC, failures, clock)
         self._device_logins = TokenBuckets(DEVICE_LOGINS_PER_SEC, DEVICE_LOGINS, clock)
         self._wrong_codes = TokenBuckets(WRONG_CODES_PER_SEC, WRONG_CODES, clock)
+        self._tags = TokenBuckets(TAGS_PER_SEC, TAGS, clock)
+        self._shells = TokenBuckets(SHELLS_PER_SEC, SHELLS, clock)
 
     def sizes(self) -> dict[str, int]:
         return {
@@ -43,6 +49,8 @@ class RequestRates:
             "addresses": len(self._addresses),
             "device_logins": len(self._device_logins),
             "wrong_codes": len(self._wrong_codes),
+            "tag_changes": len(self._tags),
+            "opened_shells": len(self._shells),
         }
 
     def request(self, token: str) -> None:
@@ -60,6 +68,26 @@ class RequestRates:
         secs = self._addresses.take(address)
         if secs:
             raise _refusal("too many requests without a valid secret came from this address", secs)
+
+    def tags(self, uid: str) -> None:
+        """Count a change of tags. Raises Refusal("tooManyRequests")."""
+        secs = self._tags.take(uid)
+        if secs:
+            raise _refusal(
+                f"the tags of jobs of {uid} were changed more than {TAGS} times at once and"
+                f" {TAGS_PER_SEC:g} times per second",
+                secs,
+            )
+
+    def shell(self, uid: str) -> None:
+        """Count a shell that is opened. Raises Refusal("tooManyRequests")."""
+        secs = self._shells.take(uid)
+        if secs:
+            raise _refusal(
+                f"more than {SHELLS} shells of {uid} were opened at once and {SHELLS_PER_SEC:g} per"
+                " second",
+                secs,
+            )
 
     def device_login(self, address: str) -> None:
         """Count the begin of a device login. Raises Refusal("tooManyRequests")."""

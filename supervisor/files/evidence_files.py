@@ -32,11 +32,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ProfileFolder(NamedTuple):
-    """name: of the execution. run_dir: absolute. inside: the path below it, by components."""
+    """name: of the execution. run_dir: absolute. places: possible paths below it, by components."""
 
     name: str
     run_dir: str
-    inside: tuple[str, ...]
+    places: tuple[tuple[str, ...], ...]
 
 
 class Freed(NamedTuple):
@@ -93,7 +93,8 @@ def remove_cores(runs: int, name: str, go_on: Callable[[], bool]) -> bool:
     """Remove the core files in the folder `name`. Return whether nothing is left. Raises OSError."""
     inner = step(runs, name)
     try:
-        return remove(inner, CORES, go_on)
+        with _unchanged_time(inner):
+            return remove(inner, CORES, go_on)
     finally:
         os.close(inner)
 
@@ -116,11 +117,12 @@ def reduce(runs: int, name: str) -> Freed:
     inner = step(runs, name)
     freed = Freed()
     try:
-        for file in REDUCIBLE:
-            with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
-                found = os.stat(file, dir_fd=inner, follow_symlinks=False)
-                os.unlink(file, dir_fd=inner)
-                freed += Freed(1, found.st_blocks * 512)
+        with _unchanged_time(inner):
+            for file in REDUCIBLE:
+                with contextlib.suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+                    found = os.stat(file, dir_fd=inner, follow_symlinks=False)
+                    os.unlink(file, dir_fd=inner)
+                    freed += Freed(1, found.st_blocks * 512)
     finally:
         os.close(inner)
     return freed
@@ -147,31 +149,81 @@ def remove_evidence(runs: int, name: str, go_on: Callable[[], bool]) -> bool:
     return remove(runs, going, go_on)
 
 
+def strip(runs: int, name: str, go_on: Callable[[], bool], *, dry_run: bool) -> tuple[Freed, bool]:
+    """Remove everything in the folder `name` but the mark of its profiles. Return what that frees,
+    and whether nothing else is left. Raises OSError.
+    """
+    inner = step(runs, name)
+    freed, done = Freed(), True
+    try:
+        with _unchanged_time(inner):
+            for entry in [e for e in _entries(inner) if e.name != profiling.MARKER]:
+                found = entry.stat(follow_symlinks=False)
+                freed += Freed(1, found.st_blocks * 512)
+                done &= dry_run or remove(inner, entry.name, go_on)
+    finally:
+        os.close(inner)
+    return freed, done
+
+
+def is_marked(runs: int, name: str) -> bool:
+    """Return whether the folder `name` has a mark of profiles."""
+    try:
+        os.stat(f"{name}/{profiling.MARKER}", dir_fd=runs, follow_symlinks=False)
+    except OSError:
+        return False
+    return True
+
+
 def remove_profiles(
     runs: int, folder: ProfileFolder, go_on: Callable[[], bool], *, dry_run: bool
 ) -> Freed:
     """Remove a folder of profiles, then the mark in the evidence. Return what they took. A folder
     that the user removed is no error. Raises OSError.
     """
-    base, inside = folder.run_dir.split("/"), list(folder.inside)
-    parts, freed = [*base[-_RUN_DIR_DEPTH:], *inside[:-1]], Freed()
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        above = open_folder("/".join(base[:-_RUN_DIR_DEPTH]) or "/", parts)
-        try:
-            freed = measure(above, inside[-1], reducible=False)
-            if dry_run:
-                return freed
-            if not remove(above, inside[-1], go_on):
-                raise OSError(errno.EBUSY, "something is left of them")
-        finally:
-            os.close(above)
+    freed = Freed()
+    for place in folder.places:
+        freed += _remove_place(folder.run_dir, place, go_on, dry_run=dry_run)
     if not dry_run:
         evidence = step(runs, folder.name)
         try:
-            os.unlink(profiling.MARKER, dir_fd=evidence)
+            with _unchanged_time(evidence):
+                os.unlink(profiling.MARKER, dir_fd=evidence)
         finally:
             os.close(evidence)
     return freed
+
+
+def _remove_place(
+    run_dir: str, inside: tuple[str, ...], go_on: Callable[[], bool], *, dry_run: bool
+) -> Freed:
+    base = run_dir.split("/")
+    try:
+        above = open_folder(
+            "/".join(base[:-_RUN_DIR_DEPTH]) or "/", [*base[-_RUN_DIR_DEPTH:], *inside[:-1]]
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return Freed()
+    try:
+        freed = measure(above, inside[-1], reducible=False)
+        if not dry_run and not remove(above, inside[-1], go_on):
+            raise OSError(errno.EBUSY, "something is left of them")
+    except (FileNotFoundError, NotADirectoryError):
+        return Freed()
+    finally:
+        os.close(above)
+    return freed
+
+
+@contextlib.contextmanager
+def _unchanged_time(folder: int) -> Iterator[None]:
+    """Keep the time of the last change in an evidence folder. The age of earlier runs counts from it."""
+    found = os.fstat(folder)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.utime(folder, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def clear_leftover(runs: int, name: str, go_on: Callable[[], bool]) -> bool:

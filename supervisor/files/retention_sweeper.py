@@ -47,12 +47,14 @@ from .evidence_files import (
     ProfileFolder,
     clear_leftover,
     has_cores,
+    is_marked,
     measure,
     measure_cores,
     reduce,
     remove_cores,
     remove_evidence,
     remove_profiles,
+    strip,
 )
 from .safe_paths import open_folder
 
@@ -220,7 +222,8 @@ class RetentionSweeper:
                 verdicts = self._verdicts(found, rules, unforgotten)
                 expired = self._expired_profiles(found, rules)
                 await self._in_thread(self._remove_profiles, runs, expired, report)
-                kept += folders - await self._in_thread(self._act, runs, verdicts, report)
+                gone = frozenset(folder.name for folder in expired)
+                kept += folders - await self._in_thread(self._act, runs, verdicts, gone, report)
                 report.inspected += folders
                 pace = 0.0 if at_once else len(page) / self._settings.folders_per_sec
                 await asyncio.sleep(max(0.0, pace - (time.monotonic() - began)))
@@ -267,9 +270,12 @@ class RetentionSweeper:
             entry = self._engine.durable(token.jid)
             run = None if entry is None else entry.job.run
             if run is not None:
-                inside = (token.role, str(token.index)) if run.spec.roles else ()
-                folder = (*inside, *profiling.task_folder(token).split("/"))
-                out.append(ProfileFolder(token.name, run.run_dir, folder))
+                own = (token.role, str(token.index))
+                # an earlier run of the job may have been one with roles, or none
+                bases = ((), own) if token.serial < run.serial else (own if run.spec.roles else (),)
+                inside = profiling.task_folder(token).split("/")
+                places = tuple((*base, *inside) for base in bases)
+                out.append(ProfileFolder(token.name, run.run_dir, places))
         return out
 
     def _facts(self, jid: str) -> JobFacts | None:
@@ -336,21 +342,37 @@ class RetentionSweeper:
                         out.append(_found(runs, entry.name, token))
         return folders, out
 
-    def _act(self, runs: int, verdicts: Mapping[str, Verdict], report: SweepReport) -> int:
-        """Remove what the verdicts say. Return the number of removed folders."""
+    def _act(
+        self,
+        runs: int,
+        verdicts: Mapping[str, Verdict],
+        expired: Collection[str],
+        report: SweepReport,
+    ) -> int:
+        """Remove what the verdicts say. Return the number of removed folders. expired: executions
+        whose profiles go in this pass. While profiles stay, their mark in the evidence stays:
+        without it, no later pass finds them.
+        """
         removed, deadline = 0, time.monotonic() + _PAGE_SECS
         for name, word in verdicts.items():
             if not self._go_on() or time.monotonic() > deadline:
                 break
+            goes = report.dry_run and name in expired
+            marked = not goes and self._settings.profiles_secs and is_marked(runs, name)
             try:
-                freed, done = self._remove(runs, name, word, dry_run=report.dry_run)
+                if word is Verdict.REMOVE and marked:
+                    freed, done = strip(runs, name, self._go_on, dry_run=report.dry_run)
+                    if done and not freed.files:
+                        continue  # an earlier pass did it
+                else:
+                    freed, done = self._remove(runs, name, word, dry_run=report.dry_run)
+                    removed += done and word is Verdict.REMOVE
             except OSError as e:
                 report.failed += 1
                 if report.failed == 1:
                     self._log("evidence {} cannot be removed: {}", name, e.strerror)
                 continue
             if done:
-                removed += word is Verdict.REMOVE
                 report.kinds[_KIND_OF[word]].add(freed)
             else:
                 report.failed += 1
@@ -416,7 +438,7 @@ def _found(runs: int, name: str, token: Token) -> _Found:
         changed_at,
         _has_any(runs, name, REDUCIBLE[:2]),
         has_cores(runs, name),
-        _has_any(runs, name, (profiling.MARKER,)),
+        is_marked(runs, name),
     )
 
 

@@ -61,6 +61,7 @@ from .outcome_cache import OutcomeCache
 from .output_reader import OutputReader, asked_for
 from .registry_logins import RegistryLogins
 from .request_validation import check_spec
+from .search_slots import SearchSlots
 from .why_facts import files_of, partition_of
 
 #: Number of attempts in a reply: the latest ones.
@@ -142,6 +143,7 @@ class RunService:
         self.quota_warning: Callable[[str], str | None] = lambda uid: None
         self.outcomes = OutcomeCache(engine.store)
         self.summaries = CommandSummaries(engine.store)
+        self.searches = SearchSlots()
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of queues and caches."""
@@ -153,6 +155,7 @@ class RunService:
             "reported": self.progress.size,
             "ends": len(self.outcomes),
             "summaries": len(self.summaries),
+            **self.searches.sizes(),
             "logins": len(self.logins),
         }
 

@@ -35,6 +35,10 @@ RELEASED = (
     " task"
 )
 ENDED = "the task has ended, so it has no processes; a running one is needed"
+AFTER_END = (
+    "'jobscribe job logs', 'core list' and 'profile list' show what it left, 'jobscribe job why' how"
+    " it ended"
+)
 GONE = (
     "the shell has ended: supervisor or agent was restarted, or nobody used it for a while; the job"
     " goes on: open another shell"
@@ -188,7 +192,7 @@ class Shells:
         if task.agent_key.kind == AgentKind.CONTAINER and not task.live:
             raise Refusal("notHere", RELEASED)
         if program not in (None, "ssh") and not task.live:
-            raise Refusal("notReady", ENDED)
+            raise Refusal("alreadyEnded", ENDED, {"advice": AFTER_END})
         return task
 
     async def _is_open(self, request: ShellOpen, task: Task) -> bool:
@@ -244,9 +248,19 @@ class Shells:
         while True:
             await asyncio.sleep(ABANDONED_SECS / 5)
             now = asyncio.get_running_loop().time()
-            for id_ in [i for i, s in self._open.items() if now - s.used > ABANDONED_SECS]:
-                with contextlib.suppress(Refusal):
-                    await self._closed(id_, "abandoned")
+            left = [i for i, s in self._open.items() if now - s.used > ABANDONED_SECS]
+            await asyncio.gather(*(self._abandon(id_) for id_ in left))
+
+    async def _abandon(self, id_: str) -> None:
+        """Hang up a shell that nobody uses, and record its end. A program that records does not end
+        by itself.
+        """
+        shell = self._open[id_]
+        op = ShellIo(op_id=base62(self._entropy(32), 32), shell_id=id_, close=True)
+        with contextlib.suppress(Refusal):  # the far end is gone, or hangs up by itself
+            await shell.driver.shell(shell.place, op)
+        with contextlib.suppress(Refusal):
+            await self._closed(id_, "abandoned")
 
 
 def _check_ssh(job: Job, task: Task) -> None:

@@ -40,8 +40,7 @@ async def tagged_jobs(engine: Engine, request: JobList, tags: Sequence[str]) -> 
 async def _candidates(store: EventStore, uid: str | None, tags: Sequence[str]) -> list[str]:
     found: dict[str, None] = {}
     for tag in dict.fromkeys(tags):
-        names = store.names(tag_name(tag), uid, MOST_CANDIDATES)
-        found.update(dict.fromkeys(n.stream.removeprefix("job/") for n in names))
+        found.update(dict.fromkeys(store.jobs_named(tag_name(tag), "tag", uid, MOST_CANDIDATES)))
         await asyncio.sleep(0)  # one tag alone may have many
     return list(found)
 

@@ -70,6 +70,8 @@ class Tail:
         self._uid, self._jid, self._stream = wanted.uid, wanted.compute_jid, wanted.stream
         self._serial, self._offset, self._ended = place.serial, place.offset, place.ended
         self._attempt = place.attempt
+        #: this run was not there when the reader came, so it reads all of its attempts
+        self._follows = False
         #: nothing can follow in this attempt, or it cannot be read any more
         self._over = place.ended
         self._tail = 0 if place.serial else tail
@@ -77,19 +79,22 @@ class Tail:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield pieces without end: after a run, the next run's output follows from its beginning.
-        Without a wanted attempt, the newest attempt follows the end of an earlier one.
+        Without a wanted attempt, a reader begins with the newest one, and each later attempt
+        follows the end of the one before.
         A run without this attempt or task has no output. Raises Refusal("notFound") for the job.
         """
-        loop = asyncio.get_running_loop()
+        loop, missing = asyncio.get_running_loop(), False
         with self._runs.watching(self._jid) as changed:
             while True:
                 run = self._runs.job(self._uid, self._jid).job.run
                 if run is not None and run.serial != self._serial:
+                    self._follows = self._serial != 0 or missing
                     self._begin(run.serial)
-                elif run is not None and self._over and self._has_newer_attempt(run):
-                    self._begin(run.serial, run.attempts[-1].number)
+                if run is not None and (self._over or self._begins(run)):
+                    self._next_attempt(run)
+                missing = run is None
                 changed.clear()
-                if run is None or self._ended:
+                if run is None or self._ended or self._begins(run):
                     await changed.wait()
                     continue
                 begun = loop.time()
@@ -104,9 +109,15 @@ class Tail:
                 elif loop.time() - begun < PROMPT_SECS:
                     await _pause(changed, PAUSE_SECS)
 
-    def _has_newer_attempt(self, run: Run) -> bool:
-        newest = run.attempts[-1].number if run.attempts else 0
-        return self._wanted.attempt == 0 and newest > self._attempt
+    def _begins(self, run: Run) -> bool:
+        """Return whether the first attempt of a run that follows another one is awaited."""
+        return self._follows and not self._attempt and not self._wanted.attempt and run.active
+
+    def _next_attempt(self, run: Run) -> None:
+        """Go to the attempt after this one, if there is one."""
+        later = [a.number for a in run.attempts if a.number > self._attempt]
+        if self._wanted.attempt == 0 and later:
+            self._begin(run.serial, min(later))
 
     def _begin(self, serial: int, attempt: int = 0) -> None:
         self._tail = self._tail if self._serial == 0 else 0

@@ -2,6 +2,8 @@
 link, and every request ends in time.
 """
 
+import http.client
+import json
 import random
 import threading
 from collections import Counter
@@ -82,10 +84,27 @@ class Life:
             for op in range(ops):
                 self._one(chance, asker, mine, f"{self.seed}-{n}-{op}")
         except BaseException as e:
+            e.add_note(self._closed_connections())
             self.failures.append(e)
         finally:
             self.latest = max(self.latest, asker.latest)
             asker.close()
+
+    def _closed_connections(self) -> str:
+        """Say whether the supervisor closed connections: by its limits, or because it has ended."""
+        code = None if self.site.process is None else self.site.process.poll()
+        connection = self.site.connection(10)
+        try:
+            connection.request(
+                "GET", "/api/metrics", headers={"Authorization": "Bearer " + self.site.token}
+            )
+            counters = json.loads(connection.getresponse().read())["counters"]
+        except (OSError, http.client.HTTPException) as e:
+            return f"exit code of the supervisor: {code}; it does not answer: {e!r}"
+        finally:
+            connection.close()
+        closed = {k: v for k, v in counters.items() if k.startswith("connection.")}
+        return f"exit code of the supervisor: {code}; connections that it closed: {closed}"
 
     def _one(self, chance: random.Random, asker: Asker, mine: list[str], name: str) -> None:
         what = (

@@ -2,7 +2,9 @@
 store, with and without disk failures.
 """
 
+import contextlib
 import queue
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from jobscribe.db.events.events import (
     job_stream,
 )
 from jobscribe.db.events.usage_row import DAY, HOUR, UsageRow
+from jobscribe.db.sqlite.reader import JOBS_NAMED
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import (
     Appended,
@@ -610,6 +613,27 @@ def test_names_may_be_those_of_one_user(bed: Bed) -> None:
         "useraaa3",
     ]
     assert bed.store.names("same", "useraaa9") == [] and bed.store.names("same", "useraaa") == []
+
+
+def test_jobs_with_a_name_are_those_of_one_user_without_a_look_at_others(bed: Bed) -> None:
+    for jid in JIDS[1:4]:
+        bed.now(Write(job_stream(jid), 0, (asked("same-request"),)))
+    bed.now(Write(job_stream(JIDS[4]), 0, (asked("same-request-2"),)))
+    found = sorted(JIDS[1:4])
+    assert bed.store.jobs_named("same-request", "request") == found
+    assert bed.store.jobs_named("same-request", "request", limit=2) == found[:2]
+    assert bed.store.jobs_named("same-request", "request", "useraaa2") == [JIDS[2]]
+    for name, what, uid in (
+        ("same-request", "tag", None),
+        ("same-reques", "request", None),
+        ("same-request", "request", "useraaa"),
+    ):
+        assert bed.store.jobs_named(name, what, uid) == []
+    if isinstance(bed.store, SqliteStore):
+        with contextlib.closing(sqlite3.connect(f"file:{bed.path}?mode=ro", uri=True)) as file:
+            asked_for = ("a", "b", "c", "d", 1)
+            plan = file.execute("EXPLAIN QUERY PLAN " + JOBS_NAMED, asked_for).fetchall()
+        assert "name=? AND what=? AND stream>? AND stream<?" in str(plan), plan
 
 
 def test_agents_are_those_that_the_log_knows(bed: Bed) -> None:

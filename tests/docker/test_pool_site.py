@@ -135,11 +135,32 @@ def test_a_breakpoint_in_a_container_without_a_network_is_reached(
         with client.open_file(jid_of(run), profile) as file:
             assert b"<module> (<string>:1) " in file.read()
     assert docker_site.output(run).body == b"result 7\n"
-    task = {"name": "main", "command": ["true"], "image": BASE, "memoryMb": 64}
-    refused = {**spec([]), "roles": [task], "profile": "mem"}
+
+
+def test_tasks_in_containers_of_their_own_are_profiled(docker_site: SupervisorProcess) -> None:
+    """Their processes record themselves; a tool that needs an agent is refused at submission."""
+    busy = "for _ in range(5): sum(range(10**6))\nprint('done')"
+    tasks = [{"name": "a", "command": ["python3", "-c", busy], "image": BASE, "memoryMb": 64}]
+    run = {**spec([]), "roles": [*tasks, {**tasks[0], "name": "b"}], "profile": "cpu"}
+    docker_site.submit(run)
+    ended = docker_site.wait(run)
+    assert ended["state"] == "completed", ended
+    assert docker_site.output(run).body == b"done\n"
+    run_dir = Path(ended["runDir"])
+    profiles = sorted(run_dir.glob("*/0/jobscribe-profiles/*/*.collapsed"))
+    assert [p.relative_to(run_dir).parts[0] for p in profiles] == ["a", "b"], profiles
+    for profile in profiles:
+        assert "<module> (<string>:1) " in profile.read_text()
+    asked = {"uid": run["uid"], "computeJid": jid_of(run)}
+    for task in docker_site.post("job-tasks", **asked)["tasks"]:
+        assert (Path(task["evidence"]) / "profiled").exists(), "retention finds them"
+    with Client.from_root(docker_site.root, uid=UID) as client:
+        names = {f["name"] for f in client.files(jid_of(run))}
+        assert {str(p.relative_to(run_dir)) for p in profiles} <= names
+    refused = {**run, "simulationId": "refused1", "profile": "cpu=py-spy"}
     body = json.dumps({"reqId": "p" * 12, "run": refused}).encode()
     answer = docker_site.ask("POST", "/api/run-simulation", body)
-    assert answer.code == 400 and "containers of their own" in answer.json()["error"], answer
+    assert answer.code == 400 and "needs an agent" in answer.json()["error"], answer
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")

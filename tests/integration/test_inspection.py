@@ -126,10 +126,11 @@ def test_a_running_job_is_inspected_and_goes_on(make_site: Make, tmp_path: Path)
     assert recorded(site.place / "two") > 0
     ended = site.wait(run)
     assert ended["exit"]["code"] == 3, ended
-    assert "no task of" in types(site, "debug", "stack", jid, "--uid", ANN, code=125)[1]
+    said = types(site, "debug", "stack", jid, "--uid", ANN, code=125)[1]
+    assert "has ended" in said and f"jobscribe core list {jid}" in said, said
     asked["program"] = {"name": "stacks"}
     late = site.ask("POST", "/api/shell-open", json.dumps(asked).encode())
-    assert late.json()["code"] == "notReady" and b"has ended" in late.body, late
+    assert late.json()["code"] == "alreadyEnded" and b"has ended" in late.body, late
     bad = site.ask(
         "POST", "/api/shell-open", json.dumps({**asked, "program": {"name": "sh"}}).encode()
     )

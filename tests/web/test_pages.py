@@ -66,13 +66,22 @@ def test_a_site_chooses_its_style_and_title_or_no_pages() -> None:
         app = flask.Flask("a_site")
         blueprint = create_blueprint(supervisor="/nowhere", user=lambda r: ANN, pages=pages)
         app.register_blueprint(blueprint, url_prefix="/sims")
-        return app.test_client().get("/sims/jobs")
+        return app.test_client()
 
     options = PageOptions(style="/our.css", home='/"><b>', title="A & B")
-    text = site(options).get_data(as_text=True)
+    text = site(options).get("/sims/jobs").get_data(as_text=True)
     assert '<link rel="stylesheet" href="/our.css">' in text and "<title>A &amp; B</title>" in text
     assert "<b>" not in text and metas(text)["home"] == "/&quot;&gt;&lt;b&gt;"
-    assert site(None).status_code == 404
+    without = site(None)
+    assert without.get("/sims/jobs").status_code == 404
+    for pages, there in ((None, False), (options, True)):
+        client = site(pages)
+        paths = client.get("/sims/openapi.json").get_json()["paths"]
+        assert any(p.startswith("/sims/page-data/") for p in paths) is there
+        assert "/sims/run-cancel" in paths
+        body = {"computeJid": JID}
+        found = client.post("/sims/page-data/job-why", json=body).status_code
+        assert (found == 404) is not there, found
 
 
 def test_requests_are_passed_on_with_the_signed_in_user(
@@ -92,6 +101,7 @@ def test_requests_are_passed_on_with_the_signed_in_user(
         waiting = {"computeJid": JID, "waitSecs": 30}
         refused(web.as_(ANN).post(f"/page-data/{name}", waiting), 400, "badRequest")
     stub.answers["/api/run-cancel"] = {"state": "canceled"}
+    stub.answers["/api/run-status"] = {"state": "running", "simulationType": "command"}
     cancel = {"computeJid": JID, "reqId": "request1", "reason": "no use"}
     refused(web.as_(BOB).post("/page-data/run-cancel", cancel), 404, "notFound")
     refused(web.as_(BOB).get(f"/page-data/job-file/{JID}?name=a"), 404, "notFound")
@@ -100,11 +110,26 @@ def test_requests_are_passed_on_with_the_signed_in_user(
     assert (
         stub.sent("/api/run-cancel")[0] | {"uid": ANN, **cancel} == stub.sent("/api/run-cancel")[0]
     )
-    web.refusals[(ANN, "runCancelPage", None)] = Refusal("forbidden", "not on this site")
-    refused(web.as_(ANN).post("/page-data/run-cancel", cancel), 403, "forbidden")
-    for api, path in (("jobFilePage", "job-file"), ("jobOutputPage", "job-output")):
-        web.refusals[(ANN, api, None)] = Refusal("forbidden", "not on this site")
-        refused(web.as_(ANN).get(f"/page-data/{path}/{JID}?name=a"), 403, "forbidden")
+    sent = len(stub.sent("/api/run-cancel"))
+    for key in (("runCancelPage", None), ("runCancel", None), ("runCancel", "command")):
+        web.refusals = {(ANN, *key): Refusal("forbidden", "not on this site")}
+        refused(web.as_(ANN).post("/page-data/run-cancel", cancel), 403, "forbidden")
+    assert len(stub.sent("/api/run-cancel")) == sent
+    for path, *apis in (
+        ("job-file", "jobFilePage", "downloadRunFile"),
+        ("job-output", "jobOutputPage", "runLog"),
+    ):
+        for api in apis:
+            web.refusals = {(ANN, api, None): Refusal("forbidden", "not on this site")}
+            refused(web.as_(ANN).get(f"/page-data/{path}/{JID}?name=a"), 403, "forbidden")
+
+
+def test_a_limit_of_searches_is_passed_on(web: FrontEnd, stub: StubSupervisor) -> None:
+    many = Refusal("tooManyRequests", "4 searches are running", {"retryAfterSecs": 1})
+    stub.answers["/api/job-search"] = many
+    answer = web.as_(ANN).post("/page-data/job-search", {})
+    refused(answer, 429, "tooManyRequests")
+    assert answer.headers["Retry-After"] == "1"
 
 
 def test_a_request_about_others_names_its_sender_and_not_its_subject(
@@ -121,6 +146,45 @@ def test_a_request_about_others_names_its_sender_and_not_its_subject(
     assert named == [(ANN, None), (ANN, None), (None, ADM), (ANN, None)]
     refused(web.as_(None).post("/page-data/site/job-search", {}), 401, "unauthenticated")
     refused(web.as_(ANN).post("/page-data/site/whoami", {"uid": BOB}), 400, "badRequest")
+
+
+ROOT = "/srv/our site/root"
+AGENT = f"{ROOT}/agent/local.parallel.{ANN}@localhost"
+RUN_DIR = f"{ROOT}/user/{ANN}/command/abcdefgh/command"
+
+
+def test_pages_get_no_path_of_the_site(web: FrontEnd, stub: StubSupervisor) -> None:
+    agent, run_dir = (p.replace(" ", "-") for p in (AGENT, RUN_DIR))
+    mine = {"command": [f"{RUN_DIR}/own.py"]}
+    stub.answers["/api/job-story"] = {
+        "events": [{"event": {"runDir": RUN_DIR, "spec": mine, "handle": {"folder": AGENT}}}],
+        "lines": [
+            f"cannot write '{run_dir}/a/0/x.dat': disk full",
+            f"see {agent}/run/{JID}-17-1-main-0/stderr.log",
+            f"{agent} has no room; read /etc/motd",
+        ],
+    }
+    stub.answers["/api/job-tasks"] = {
+        "tasks": [
+            {"runDir": f"{RUN_DIR}/a/0", "evidence": f"{AGENT}/run/{JID}-17-1-a-0"},
+            {"runDir": None, "evidence": None, "exit": {"lastLines": f"open {run_dir}/x"}},
+        ]
+    }
+    stub.answers["/api/run-status"] = stub.answers["/api/trace"] = {"runDir": RUN_DIR, "x": [1.5]}
+    asked = {"computeJid": JID}
+    story = web.as_(ANN).said("/page-data/job-story", asked)
+    (event,) = (e["event"] for e in story["events"])
+    assert event == {"runDir": "", "spec": mine, "handle": {"folder": None}}
+    assert story["lines"] == [
+        "cannot write 'a/0/x.dat': disk full",
+        "see stderr.log",
+        "(folder of the agent) has no room; read /etc/motd",
+    ]
+    tasks = web.as_(ANN).said("/page-data/job-tasks", asked)["tasks"]
+    assert tasks[0] == {"runDir": "a/0", "evidence": None}
+    assert tasks[1]["exit"]["lastLines"] == f"open {run_dir}/x", "the job has printed it"
+    for path, body in (("run-status", asked), ("trace", {"id": JID})):
+        assert web.as_(ANN).said(f"/page-data/{path}", body) == {"runDir": "", "x": [1.5]}
 
 
 def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor) -> None:
@@ -171,14 +235,22 @@ def test_a_download_of_output_stays_with_its_attempt(web: FrontEnd, stub: StubSu
             "Next-Offset": body["offset"] + 3,
             "Dropped": 0,
         }
-        place |= {"Attempt": 2, "Role": "worker", "Index": 1, "End": "true" if last else "false"}
+        place |= {"Serial": 17, "Attempt": 2, "Role": "worker", "Index": 1}
+        place["End"] = "true" if last else "false"
+        if rerun and last:
+            return Refusal("staleSerial", "run 17 is not the current one")
         headers = {f"X-Jobscribe-{name}": str(value) for name, value in place.items()}
         return 200, headers, b"two" if last else b"one"
 
+    rerun: list[bool] = []
     stub.answers["/api/job-log"] = piece
     assert web.as_(ANN).get(f"/page-data/job-output/{JID}").get_data() == b"onetwo"
     first, second = stub.sent("/api/job-log")
-    assert first["attempt"] == 0
+    assert first["attempt"] == first["computeJobSerial"] == 0
+    assert second["computeJobSerial"] == 17
+    rerun.append(True)
+    said = web.as_(ANN).get(f"/page-data/job-output/{JID}").get_data()
+    assert said.startswith(b"one\n[the job was started again"), said
     assert (second["attempt"], second["role"], second["index"]) == (2, "worker", 1)
 
 

@@ -64,7 +64,7 @@ def create_blueprint(
     user's current account plan, a short word stored with runs (the supervisor keeps the runs of
     plans in `purge.kept_plans`). streams: maximum number of downloads that hold a worker. each:
     maximum number of requests and downloads of one user at once. pages: None for a site without the
-    pages below /jobs. `app.extensions[name].close()`
+    pages below /jobs and their data below /page-data. `app.extensions[name].close()`
     releases all resources, for a process that creates several sites.
     """
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
@@ -81,7 +81,8 @@ def create_blueprint(
     blueprint = flask.Blueprint(name, __name__)
     blueprint.record_once(lambda state: state.app.extensions.__setitem__(name, site))
     by_path: dict[str, dict[str, Route]] = {}
-    for route in ROUTES:
+    offered = [r for r in ROUTES if pages is not None or not r.of_pages]
+    for route in offered:
         by_path.setdefault(route.path, {})[route.method] = route
     for path, routes in by_path.items():
         endpoint = re.sub(r"\W+", "_", path.partition("<")[0]).strip("_")
@@ -94,7 +95,7 @@ def create_blueprint(
     blueprint.add_url_rule(
         "/openapi.json",
         "openapi",
-        _document(site),
+        _document(site, offered),
         methods=METHODS,
         provide_automatic_options=False,
     )
@@ -194,13 +195,13 @@ def _view(site: FrontEndContext, routes: Mapping[str, Route]) -> Callable[..., f
     return view
 
 
-def _document(site: FrontEndContext) -> Callable[[], flask.Response]:
+def _document(site: FrontEndContext, offered: Sequence[Route]) -> Callable[[], flask.Response]:
     def document() -> flask.Response:
         return answered(site, _json_document, ["GET"])
 
     def _json_document() -> flask.Response:
         _method(["GET"])
-        return as_json(openapi.document(flask.request.path.removesuffix("/openapi.json")))
+        return as_json(openapi.document(flask.request.path.removesuffix("/openapi.json"), offered))
 
     return document
 
@@ -286,6 +287,8 @@ def _refused(site: FrontEndContext, refusal: Refusal, methods: Any) -> flask.Res
     if refusal.__cause__ is not None:
         site.log.exception("cause of the refusal", error=refusal.__cause__)
     response = as_json(error_responses.body(refusal), refusal.http)
+    if "retryAfterSecs" in refusal.more:
+        response.headers["Retry-After"] = str(refusal.more["retryAfterSecs"])
     if refusal.code == "methodNotAllowed":
         response.headers["Allow"] = ", ".join(methods)
     return response

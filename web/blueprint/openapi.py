@@ -4,6 +4,7 @@ possible response.
 
 import inspect
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -53,15 +54,15 @@ REFUSALS = (
 )
 
 
-def document(prefix: str = "") -> dict[str, Any]:
-    """Return the document. prefix: URL prefix of the blueprint."""
-    types = [r.takes for r in ROUTES if r.takes is not None] + [
-        r.reply for r in ROUTES if r.reply is not Any
+def document(prefix: str = "", routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
+    """Return the document. prefix: URL prefix of the blueprint. routes: those that it has."""
+    types = [r.takes for r in routes if r.takes is not None] + [
+        r.reply for r in routes if r.reply is not Any
     ]
     types += [Error, SrExceptionReply]
     _, components = msgspec.json.schema_components(types, ref_template=SCHEMAS + "{name}")
     paths: dict[str, Any] = {}
-    for route in ROUTES:
+    for route in routes:
         paths.setdefault(prefix + _VARIABLE.sub(r"{\1}", route.path), {})[route.method.lower()] = (
             _operation(route)
         )

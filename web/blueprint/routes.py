@@ -56,6 +56,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     visitor: bool = False
     may_except: bool = False
 
+    @property
+    def of_pages(self) -> bool:
+        """Return whether only the pages use it."""
+        return self.path.startswith("/page-data/")
+
 
 #: Patterns of path variables. The names are those of protocol.ids, which validates them.
 VARIABLES = {

@@ -16,6 +16,7 @@ import flask
 import msgspec
 import werkzeug.http
 
+from ...client.api.errors import ClientError
 from ...client.transport.messages import Reply
 from ...protocol.api.requests import CallRequest, JobLog, LibFile, RunFile
 from ...protocol.errors import Refusal
@@ -291,20 +292,29 @@ def _log_pieces(v: RequestContext, request: JobLog, reply: Reply) -> Iterator[by
         sent += len(reply.body)
         if reply.headers["X-Jobscribe-End"] == "true" or sent >= LOG_AT_MOST:
             return
-        reply = v.upstream.reply(
-            "job-log",
-            msgspec.structs.replace(
-                request, offset=reply.headers.number("X-Jobscribe-Next-Offset")
-            ),
-        )
+        offset = reply.headers.number("X-Jobscribe-Next-Offset")
+        try:
+            reply = v.upstream.reply("job-log", msgspec.structs.replace(request, offset=offset))
+        except ClientError as e:
+            if e.code != "staleSerial":
+                raise
+            yield b"\n[the job was started again; the rest of this run's output cannot be read]\n"
+            return
 
 
 def _same_task(request: JobLog, reply: Reply) -> JobLog:
-    """Return the request for the task that answered, even if a new attempt starts meanwhile."""
+    """Return the request for the task that answered, even if a new attempt or run starts
+    meanwhile.
+    """
     if reply.headers.get("X-Jobscribe-Attempt") is None:
         return request  # no task was placed yet
     return msgspec.structs.replace(
         request,
+        compute_job_serial=(
+            reply.headers.number("X-Jobscribe-Serial")
+            if reply.headers.get("X-Jobscribe-Serial") is not None  # an earlier supervisor
+            else request.compute_job_serial
+        ),
         attempt=reply.headers.number("X-Jobscribe-Attempt"),
         role=reply.headers.required("X-Jobscribe-Role"),
         index=reply.headers.number("X-Jobscribe-Index"),

@@ -1,5 +1,5 @@
 """Data of the pages: requests that are passed on to the supervisor with the signed-in user, and
-their answers, unchanged.
+their answers, unchanged but for paths of machines.
 """
 
 from collections.abc import Callable
@@ -14,6 +14,7 @@ from ...protocol.api import requests
 from ...protocol.errors import Refusal
 from ...protocol.ids import ReqId, parse, split_jid
 from ...protocol.jobs.status import ACTIVE
+from ..request import shown_paths
 from ..request.context import RequestContext
 from ..request.page_bodies import BODIES, SITE_BODIES, NoFields
 from . import diagnosis, downloads
@@ -23,6 +24,10 @@ Handler = Callable[[RequestContext], Any]
 MAX_TEXT = 3 * 1024 * 1024
 #: The app of the runs that a job file describes.
 _COMMAND = "command"
+#: Requests that change a job, and the route for jobs of apps that does the same.
+_ALSO = {"run-cancel": "runCancel"}
+#: A request with one of these fields is about jobs; its answer may have paths.
+_ABOUT_JOBS = frozenset({"compute_jid", "id", "words", "text"})
 
 
 class JobRetry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -36,7 +41,7 @@ def forward(name: str, type_: type[msgspec.Struct]) -> Handler:
     """Return a handler that passes a request on to `/api/<name>` of the supervisor."""
 
     def handler(v: RequestContext) -> bytes:
-        return v.upstream.post(name, _request(v, type_))
+        return shown_paths.body(v.upstream.post(name, _request(v, type_)))
 
     return handler
 
@@ -58,9 +63,10 @@ def change(name: str, type_: type[msgspec.Struct]) -> Handler:
     def handler(v: RequestContext) -> bytes:
         request = _request(v, type_)
         jid = str(msgspec.structs.asdict(request)["compute_jid"])
+        _authorize_as_other(v, name, jid)
         v.log(jid, {"computeJid": jid})
         try:
-            return v.upstream.post(name, request)
+            return shown_paths.body(v.upstream.post(name, request))
         finally:
             v.site.statuses.drop(jid)
 
@@ -80,21 +86,26 @@ def site_data(
     pages do not get.
     """
 
+    about_jobs = type_ is not None and bool(_ABOUT_JOBS & set(type_.__struct_fields__))
+
+    def shown(answer: bytes) -> bytes:
+        answer = _reduced(answer, without) if without else answer
+        return shown_paths.body(answer) if about_jobs else answer
+
     def handler(v: RequestContext) -> bytes:
         if type_ is None:
             v.body(NoFields)
             v.authorize(None)
             v.act_as_user()
-            answer = v.upstream.get(name)
-            return _reduced(answer, without) if without else answer
+            return shown(v.upstream.get(name))
         request = _site_request(v, type_)
         if not changes:
-            answer = v.upstream.post(name, request)
-            return _reduced(answer, without) if without else answer
+            return shown(v.upstream.post(name, request))
         jid = str(msgspec.structs.asdict(request)["compute_jid"])
+        _authorize_as_other(v, name, jid)
         v.log(jid, {"computeJid": jid})
         try:
-            return v.upstream.post(name, request)
+            return shown(v.upstream.post(name, request))
         finally:
             v.site.statuses.drop(jid)
 
@@ -115,12 +126,18 @@ def _reduced(answer: bytes, without: frozenset[str]) -> bytes:
 
 
 def job_why(v: RequestContext) -> dict[str, Any]:
-    return diagnosis.for_users(v.upstream.object("job-why", _request(v, requests.RunStatusRequest)))
+    return _why(v, _request(v, requests.RunStatusRequest))
 
 
 def site_job_why(v: RequestContext) -> dict[str, Any]:
-    asked = _site_request(v, requests.RunStatusRequest)
-    return diagnosis.for_users(v.upstream.object("job-why", asked))
+    return _why(v, _site_request(v, requests.RunStatusRequest))
+
+
+def _why(v: RequestContext, asked: msgspec.Struct) -> dict[str, Any]:
+    v.authorize(None, "runWhy")
+    why = v.upstream.object("job-why", asked)
+    shown: dict[str, Any] = shown_paths.value(diagnosis.for_users(why))
+    return shown
 
 
 def job_log(v: RequestContext) -> flask.Response:
@@ -133,6 +150,7 @@ def site_job_log(v: RequestContext) -> flask.Response:
 
 
 def _log(v: RequestContext, request: msgspec.Struct) -> flask.Response:
+    v.authorize(None, "runLog")
     reply = v.upstream.reply("job-log", request)
     answer = downloads.text(flask.Response(reply.body), "output.log", reply)
     for name in ("Next-Offset", "Dropped", "Attempt", "Role", "Index", "End", "Note"):
@@ -186,7 +204,7 @@ def job_retry(v: RequestContext) -> bytes:
     v.log(jid, {"reqId": body.req_id, "computeJid": jid})
     again = requests.RunSimulation(req_id=body.req_id, run=spec, force_run=True)
     try:
-        return v.upstream.post("run-simulation", again)
+        return shown_paths.body(v.upstream.post("run-simulation", again))
     finally:
         v.site.statuses.drop(jid)
 
@@ -216,11 +234,13 @@ def site_job_output(v: RequestContext) -> flask.Response:
 
 
 def _file(v: RequestContext, jid: str) -> flask.Response:
+    v.authorize(None, "downloadRunFile")
     owner, name = split_jid(jid)[0], v.query("name")[:1024]
     return downloads.send_file(v, requests.RunFile(uid=owner, compute_jid=jid, name=name))
 
 
 def _output(v: RequestContext, jid: str) -> flask.Response:
+    v.authorize(None, "runLog")
     fields = {
         "uid": split_jid(jid)[0],
         "computeJid": jid,
@@ -252,6 +272,21 @@ def _site_request(v: RequestContext, type_: type[msgspec.Struct]) -> msgspec.Str
     v.authorize(None)
     v.act_as_user()
     return type_(**msgspec.structs.asdict(body))
+
+
+def _authorize_as_other(v: RequestContext, name: str, jid: str) -> None:
+    """Raise the refusal of the site's hook against the route for apps that does the same. A site
+    that restricts it restricts the pages, too.
+    """
+    api = _ALSO.get(name)
+    if api is None or v.site.may is None:
+        return
+    v.authorize(None, api)
+    asked = requests.RunStatusRequest(uid=split_jid(jid)[0], compute_jid=jid)
+    simulation_type = v.upstream.object("run-status", asked).get("simulationType")
+    if simulation_type is not None:
+        v.authorize(simulation_type)
+        v.authorize(simulation_type, api)
 
 
 def _is_repeated(story: dict[str, Any], req_id: str) -> bool:

@@ -19,13 +19,16 @@ _OURS = frozenset({"unauthenticated", "malformed", "unknownOp", "methodNotAllowe
 
 
 def body(refusal: Refusal) -> dict[str, object]:
-    return {**refusal.body(), "advice": ADVICE.get(refusal.code, CODES[refusal.code].advice)}
+    """Return the JSON body. The time to wait is in the header Retry-After."""
+    shown = {k: v for k, v in refusal.body().items() if k != "retryAfterSecs"}
+    return {**shown, "advice": ADVICE.get(refusal.code, CODES[refusal.code].advice)}
 
 
 def from_supervisor(error: ClientError) -> Refusal:
     """Return the refusal for the browser. The log has the original one if it differs."""
     if error.code in CODES and error.code not in _OURS:
-        return Refusal(error.code, error.sentence)
+        more = {k: v for k, v in error.more.items() if k == "retryAfterSecs"}
+        return Refusal(error.code, error.sentence, more)
     return Refusal(
         "supervisorUnavailable",
         "the supervisor is unreachable at the moment; active runs continue",

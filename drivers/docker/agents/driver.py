@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 from ....protocol.clusters.container_pool import Pool
 from ....protocol.errors import Refusal
-from ....protocol.ids import AgentKey, AgentKind, parse_agent_key
+from ....protocol.ids import AgentKey, AgentKind, Token, parse_agent_key
 from ....protocol.jobs.registry_login import LoginRef, RegistryLogin
 from ....protocol.redaction import Redactor
+from ....protocol.wire.messages import TaskSpec
 from ....runtime.log.logger import Log
 from ... import untrusted_files
 from ...contracts import (
@@ -52,6 +53,10 @@ UNIX_USERS = "unix-users.json"
 #: Concurrent starts on one host. More starts would slow each other down until they time out and are
 #: repeated.
 STARTS_AT_ONCE = 4
+
+
+#: Returns a task with its profile, and the files for it by path below its evidence.
+Staged = Callable[[Token, TaskSpec, str], tuple[TaskSpec, Mapping[str, bytes]]]
 
 
 class PlaceProvider(Protocol):
@@ -95,11 +100,14 @@ class DockerDriver:
         agent_settings: dict[str, Any] | None = None,
         keeper_settings: dict[str, Any] | None = None,
         logins: Callable[[str, LoginRef], Mapping[str, RegistryLogin] | None] = lambda *_: None,
+        staged: Staged = lambda token, spec, evidence: (spec, {}),
     ) -> None:
         """address: returns the content of the supervisor's agents.json. Raises
         Refusal("badConfig"). logins: returns a user's credentials by registry, None if they are lost.
+        staged: returns a task in a container of its own with its profile, and the files for it below
+        the evidence.
         """
-        self.logins = logins
+        self.logins, self.staged = logins, staged
         self.pool, self.root, self.user_root, self.deployment, self.log = (
             pool,
             root,

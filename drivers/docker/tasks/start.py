@@ -17,10 +17,11 @@ import msgspec
 from ....protocol.errors import Refusal
 from ....protocol.execution.table import STARTED_BEFORE, STOPPED_BEFORE
 from ....protocol.ids import op_id
+from ....protocol.jobs import profiling
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.jobs.registry_login import LoginRef
 from ....protocol.launch.job_script import export_lines, script
-from ....protocol.wire.messages import Shared
+from ....protocol.wire.messages import Shared, TaskSpec
 from ....runtime.execution.folder import JOB, SCRIPT
 from ..agents.driver import DockerDriver
 from ..containers import exit_status, names, specifications, ssh_files
@@ -229,6 +230,7 @@ class TaskStarter:
         users.make_owned_folder(user_dir, uid)
         if spec.run_dir.startswith(f"{user_dir}/"):
             make_folders_below(user_dir, spec.run_dir, own)
+        spec = self._with_profile(task, spec, own)
         texts = {
             SCRIPT: script(task.token, spec, {}, task.folder, shared=lines),
             WRAPPER: init_script(
@@ -254,6 +256,17 @@ class TaskStarter:
             )
             users.chown(f"{task.folder}/{name}", uid)
         users.chown(task.folder, uid)  # last, so that the user cannot interfere before
+
+    def _with_profile(self, task: TaskState, spec: TaskSpec, own: tuple[int, int]) -> TaskSpec:
+        """Return the task with its profile, if its run has one: the processes record themselves."""
+        spec, modules = self._driver.staged(task.token, spec, task.folder)
+        for path, content in modules.items():
+            folder, _, name = path.rpartition("/")
+            make_folders_below(task.folder, f"{task.folder}/{folder}", own)
+            replace_file(f"{task.folder}/{folder}", name, content)
+        if modules:  # for retention
+            replace_file(task.folder, profiling.MARKER, b"")
+        return spec
 
     def _has_ssh(self, task: TaskState) -> bool:
         return task.box.ssh_port is not msgspec.UNSET

@@ -81,6 +81,7 @@ async def run_release(h: Handler) -> Any:
 
 async def job_tag(h: Handler) -> Any:
     request: JobTag = h.parsed(JobTag)
+    h.services.access.rates.tags(request.uid)
     h.log_request("jobTag", request, request.compute_jid)
     return {"computeJid": request.compute_jid, "tags": await h.runs.tag(request)}
 
@@ -117,7 +118,9 @@ async def job_search(h: Handler) -> Any:
     # a request without a user is about all whom the sender may see
     everybody = request.uid is not None or sender.all_users
     users = () if everybody else {*sender.members, sender.name}
-    return await search_jobs(h.runs, request, h.runs.now().wall, users)
+    # the user who searches; the front end names its user in the request
+    with h.runs.searches.hold(sender.uid or request.uid or sender.name):
+        return await search_jobs(h.runs, request, h.runs.now().wall, users)
 
 
 def _page(h: Handler, request: JobList) -> list[IndexRow]:
@@ -156,6 +159,7 @@ async def job_log(h: Handler) -> Any:
     if token is not None:
         # the client asks for the same task again, even if a new attempt starts meanwhile
         for name, part in (
+            ("Serial", token.serial),
             ("Attempt", token.attempt),
             ("Role", token.role),
             ("Index", token.index),
@@ -213,6 +217,7 @@ async def trace_id(h: Handler) -> Any:
 
 async def shell_open(h: Handler) -> Any:
     request: ShellOpen = h.parsed(ShellOpen)
+    h.services.access.rates.shell(request.uid)
     h.log_call("shellOpen", request.compute_jid, request.uid, jid=request.compute_jid)
     return await _shells(h).open(h.principal, h.request.remote_ip or "", request)
 

@@ -88,9 +88,13 @@ def cores_expired(
 def profiles_expired(
     token: Token, job: JobFacts | None, rules: EvidenceRules, *, changed_at: float
 ) -> bool:
-    """Return whether the profiles of this execution are too old. For the arguments see `verdict`."""
-    if rules.profiles is None or job is None or job.busy or token.serial > job.serial:
+    """Return whether the profiles of this execution go: with a purged run, or by their age. For the
+    arguments see `verdict`.
+    """
+    if rules.profiles is None or job is None or job.busy or job.kept or token.serial > job.serial:
         return False
+    if token.serial == job.serial and job.status == PURGED:
+        return True
     ended_at = changed_at if token.serial < job.serial else job.ended_at
     return ended_at is not None and ended_at < rules.profiles
 

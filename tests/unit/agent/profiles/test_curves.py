@@ -43,7 +43,9 @@ def test_memory_is_a_file_of_mprof_and_goes_on_after_a_restart(place: SimpleName
     again = Curves(place.evidence.parent, MagicMock())
     variables = {"JOBSCRIBE_PROFILE": "mem=samples", "JOBSCRIBE_PROFILE_DIR": str(place.folder)}
     (place.evidence / "script.sh").write_text("#!/bin/sh\n" + export_lines(variables))
+    (place.evidence / "profiled").unlink()  # the earlier agent ended between start and mark
     again.recover(TOKEN)
+    assert (place.evidence / "profiled").exists()
     again.sampled([sample(10.0, memory_bytes=3 * 2**20)])
     again.ended(TOKEN)
     file = place.folder / "mem-samples.dat"
@@ -67,7 +69,7 @@ def test_a_missing_curve_has_a_reason(place: SimpleNamespace) -> None:
 def test_gpus_are_recorded_and_a_file_is_bounded(
     place: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_BYTES", 100)
+    monkeypatch.setattr(module.profiling, "FILE_BYTES", 100)
     start(place, "gpu")
     for at in range(100):
         place.curves.sampled([sample(at, gpu_percent=50.0, gpu_memory_bytes=2**30)])
@@ -90,3 +92,29 @@ def test_the_script_of_an_unprofiled_job_and_hostile_ones_mean_no_profile(
 def test_py_spys_command_lines_are_left_out() -> None:
     raw = b'process 7:"python -c x = 1\npassword 2";main (x.py:1);f (x.py:3) 12\nprocess 7:"a";g 3\n\n'
     assert plain_stacks(raw) == b"process 7;main (x.py:1);f (x.py:3) 12\nprocess 7;g 3\n"
+
+
+@pytest.mark.process
+def test_files_and_messages_of_py_spy_are_bounded(
+    place: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flood = place.evidence / "py-spy"
+    flood.write_text(
+        "#!/bin/sh\nhead -c 1000000 /dev/zero | tr '\\0' 'm' >&2\n"
+        'n=0; while [ $((n += 1)) -lt 999 ]; do echo "main (x.py:1) 7" || exit; done >>"${11}"\n'
+    )
+    flood.chmod(0o700)
+    monkeypatch.setattr(module.profiling, "FILE_BYTES", 1000)
+    monkeypatch.setattr(module.shutil, "which", lambda name: str(flood))
+    sizes: list[int] = []
+
+    def plain_stacks(raw: bytes) -> bytes:
+        sizes.extend((len(raw), *(p.stat().st_size for p in place.folder.glob("*.collapsed"))))
+        return b""
+
+    monkeypatch.setattr(module.profiling, "plain_stacks", plain_stacks)
+    curve = module._Curve(module.Profile("cpu", "py-spy"), str(place.folder))
+    module._spy(curve, 1, MagicMock())
+    assert sizes == [1000, 1000]
+    note = (place.folder / "unavailable-cpu-py-spy.txt").read_text()
+    assert "recorded nothing: mmm" in note and len(note) < 700

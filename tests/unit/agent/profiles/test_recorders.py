@@ -1,5 +1,6 @@
 """Recorders in this process: CPU time goes to the stack that used it, and files are bounded."""
 
+import ast
 import importlib
 import sys
 import time
@@ -9,7 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from jobscribe.agent.breakpoints import environment as breakpoints
 from jobscribe.agent.profiles.environment import STAGED
+from jobscribe.protocol.jobs import profiling
 
 
 @pytest.fixture
@@ -77,3 +80,17 @@ def test_the_limits_of_a_task_leave_a_sentence(
 def test_a_pause_keeps_the_cost_below_its_share(staged: SimpleNamespace) -> None:
     assert staged.profiler.pause_after(0.0001, 0.01) == 0.01
     assert staged.profiler.pause_after(0.02, 0.01) == pytest.approx(0.98)
+
+
+def test_staged_modules_that_can_import_nothing_agree_with_the_rest(
+    staged: SimpleNamespace,
+) -> None:
+    assert staged.profiler.FILE_BYTES == profiling.FILE_BYTES
+    files = (STAGED / "sitecustomize.py", breakpoints.STAGED / "on_error" / "sitecustomize.py")
+    hidden = [
+        ast.dump(node)
+        for file in files
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name == "_run_hidden"
+    ]
+    assert len(hidden) == 2 and hidden[0] == hidden[1]

@@ -1,6 +1,8 @@
 """The far end of a relayed shell: a real shell in a real pseudo terminal."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.inspection import Program
 from jobscribe.protocol.wire.messages import OpenShell, ShellIo, ShellOutput
+from jobscribe.runtime.shells import session
 from jobscribe.runtime.shells.session import ShellSession, ShellTable
 
 pytestmark = pytest.mark.process
@@ -106,3 +109,33 @@ async def test_a_program_gets_no_input() -> None:
             pass
     assert last.code != 7 and b"exit" not in user.said, (last, user.said)
     user.table.close()
+
+
+async def test_each_user_of_a_driver_has_shells_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "MAX_OF_USER", 2)
+    monkeypatch.setattr(session, "MAX_SHELLS", 5)
+
+    async def start(op: OpenShell, of: ShellSession) -> Any:
+        return SimpleNamespace(hang_up=lambda: None)
+
+    table = ShellTable(start)
+
+    async def opened(uid: str) -> bool:
+        op = OpenShell(
+            op_id="o" * 32,
+            token=Token(f"{uid}-sim00001-command", 1, 1, "main", 0),
+            shell_id=f"{len(table):032}",
+        )
+        try:
+            await table.open(op)
+        except Refusal as e:
+            assert e.code == "tooManyRequests" and uid in e.sentence
+            return False
+        return True
+
+    users = ("user0001", "user0002", "user0003")
+    counts = [[await opened(uid) for _ in range(3)].count(True) for uid in users]
+    assert counts == [2, 2, 1] and len(table) == 5
+    table.close()

@@ -223,3 +223,13 @@ def test_a_busy_supervisor_is_waited_for(run: Run, fake: Fake) -> None:
     fake.fail("run-simulation", "storageUnavailable", times=3)
     assert run("job", "submit", "-q", "--", "x").code == 0
     assert len(fake.jobs) == 1
+
+
+@pytest.mark.parametrize("option", ["--debug", "--core"])
+def test_an_option_without_a_value_is_told_from_the_command(
+    run: Run, fake: Fake, option: str
+) -> None:
+    ended = run("job", "submit", option, "python", "x.py")
+    assert ended.code == 2 and f"{option} -- COMMAND" in ended.err.replace("\n", " "), ended.err
+    assert run("job", "submit", option, "--", "python", "x.py").code == 0
+    assert fake.submitted()[0]["command"] == ["python", "x.py"]

@@ -81,3 +81,26 @@ def test_a_task_is_selected_by_its_name_or_as_the_only_one_that_runs() -> None:
     for name, said in ((None, "a-1-0, a-10"), ("b-0", "a-1-0, a-1, a-10"), ("a/1", "failed")):
         with pytest.raises(Refusal, match=said):
             select(session(Client(tasks=some)), JID, name)
+
+
+def test_a_job_that_has_ended_is_told_from_one_that_has_not_started() -> None:
+    def refusal(state: str, *tasks: str) -> Refusal:
+        client = Client(tasks=[{"role": "a", "index": 0, "state": task} for task in tasks])
+        answer = {**client.tasks(JID, 0), "state": state}
+        client.tasks = lambda jid, attempt: answer  # type: ignore[method-assign]
+        with pytest.raises(Refusal) as e:
+            select(session(client), JID, None)
+        return e.value
+
+    for waits in (refusal("pending"), refusal("running", "placed"), refusal("running", "placed")):
+        assert waits.code == "notReady" and waits.body()["retry"] is True
+    for over in (
+        refusal("completed", "succeeded"),
+        refusal("canceled"),
+        refusal("running", "held"),
+        refusal("running", "failed", "stopped"),
+    ):
+        assert over.code == "alreadyEnded" and "has ended" in over.sentence, over.sentence
+        advice = str(over.body()["advice"])
+        for command in ("job logs", "core list", "profile list"):
+            assert f"jobscribe {command} {JID}" in advice

@@ -1,5 +1,6 @@
 """The fold accepts any event sequence, is bounded, and ignores late events of earlier runs."""
 
+import msgspec
 from event_strategies import (
     JID,
     anything,
@@ -14,7 +15,7 @@ from event_strategies import (
     token,
     tokens,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jobscribe.db.events.events import (
@@ -52,11 +53,17 @@ def test_folding_what_was_stored_is_folding_what_happened(history: list) -> None
 
 
 @given(histories, events_of(serials, tokens))
+@example([requested(1)], TagsChanged(at=2.0, by="EPRSuser", added=("a", "b"), removed=("a",)))
 def test_a_late_word_changes_nothing_but_its_place_in_history(history: list, event) -> None:
     job = fold(JID, [*history, requested(9)])
     if isinstance(event, RunRequested | TagsChanged):
         return  # a new run, and the one event that is about no run
     after = evolve(job, event)
+    if isinstance(event, TagsChanged):
+        # it is about the job, so it is never late
+        tags = tuple(sorted({*job.tags, *event.added} - set(event.removed)))
+        assert after == msgspec.structs.replace(job, tags=tags, version=job.version + 1)
+        return
     serial = getattr(event, "serial", None) or event.token.serial
     assert (
         after.run == job.run

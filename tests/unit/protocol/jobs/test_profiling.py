@@ -34,14 +34,21 @@ def test_other_options_are_refused_by_the_request_and_by_the_command_line() -> N
 
 @pytest.mark.parametrize(
     ("allowed", "in_containers", "code", "words"),
-    [(False, False, "forbidden", "profiler.allowed"), (True, True, "badRequest", "no agent runs")],
+    [
+        (False, False, "forbidden", "profiler.allowed"),
+        (True, True, "badRequest", "needs an agent beside the job"),
+    ],
 )
-def test_a_site_without_profiles_says_so(
+def test_a_site_without_profiles_or_a_place_without_an_agent_says_so(
     allowed: bool, in_containers: bool, code: str, words: str
 ) -> None:
-    with pytest.raises(Refusal, match=words) as e:
-        profiling.check("cpu", allowed=allowed, in_containers=in_containers)
-    assert e.value.code == code
+    for text in ("cpu=py-spy", "gpu"):
+        with pytest.raises(Refusal, match=words) as e:
+            profiling.check(text, allowed=allowed, in_containers=in_containers)
+        assert e.value.code == code
+    if allowed:
+        for text in ("cpu", "cpu=cprofile", "mem", "mem=memray"):
+            profiling.check(text, allowed=True, in_containers=True)
 
 
 def test_names_of_files_are_read_and_others_are_ignored() -> None:

@@ -54,11 +54,19 @@ def test_a_flood_concerns_nobody_else(clock: Clock) -> None:
     rates = RequestRates(1.0, 5, clock, failures=3)
     assert taken(rates.request, "a") == 5 and taken(rates.request, "b") == 5
     assert taken(rates.failure, "10.0.0.1") == 3 and taken(rates.failure, "10.0.0.2") == 3
-    for begin in (rates.device_login, rates.user_code):
+    for begin in (rates.device_login, rates.user_code, rates.tags, rates.shell):
         most = taken(begin, "a")
-        assert 5 < most < 50 and taken(begin, "b") == most
+        assert 5 < most <= 500 and taken(begin, "b") == most
     assert rates.sizes() == dict.fromkeys(
-        ("tokens", "addresses", "device_logins", "wrong_codes"), 2
+        (
+            "tokens",
+            "addresses",
+            "device_logins",
+            "wrong_codes",
+            "tag_changes",
+            "opened_shells",
+        ),
+        2,
     )
 
 
@@ -68,5 +76,6 @@ def test_memory_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Non
     for n in range(10):
         rates.request(str(n))
         rates.failure(str(n))
-    assert rates.sizes() == {"tokens": 3, "addresses": 3, "device_logins": 0, "wrong_codes": 0}
+    sizes = rates.sizes()
+    assert (sizes.pop("tokens"), sizes.pop("addresses"), sum(sizes.values())) == (3, 3, 0)
     assert taken(rates.request, "9") == 1 and taken(rates.request, "0") == 2

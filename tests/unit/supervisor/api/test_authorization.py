@@ -27,6 +27,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.wire.handshake import ACTOR, SIGNED_IN
 from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.service.site.users_file import Group, Users
+from jobscribe.supervisor.access import request_rates
 from jobscribe.supervisor.access.principal import OPERATOR
 from jobscribe.supervisor.access.request_rates import RequestRates
 from jobscribe.supervisor.api.routes import ROUTES, application
@@ -666,6 +667,31 @@ async def test_a_flood_with_one_token_is_slowed_down_and_no_other(
         assert (await site.ask("GET", "/api/whoami", other)).code == 200, (
             "a valid token counts alone"
         )
+    finally:
+        await site.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/job-tag", {"computeJid": JID, "add": ["a"]}),
+        ("/api/shell-open", {"computeJid": JID, "shellId": "s" * 32}),
+    ],
+)
+async def test_requests_that_only_write_events_are_limited_for_each_user(
+    monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    site = Site(real=True)
+    for name in ("TAGS", "SHELLS"):
+        monkeypatch.setattr(request_rates, name, 2)
+    monkeypatch.setattr(site.access, "rates", RequestRates(10.0, 50, lambda: 0.0))
+    try:
+        own = await site.token(ANN)
+        asked = {"uid": ANN, **body}
+        codes = [(await site.ask("POST", path, who, asked)).code for who in (SECRET, own, SECRET)]
+        assert 429 not in codes[:2] and codes[2] == 429, codes
+        other = {**asked, "uid": BOB}
+        assert (await site.ask("POST", path, SECRET, other)).code != 429
     finally:
         await site.close()
 

@@ -255,7 +255,9 @@ async def test_old_profiles_go_and_links_of_the_user_are_not_followed(tmp_path: 
         (agent / "run" / t.name / "profiled").touch()
         run_dir = users / "EvidUse1" / "command" / t.jid.split("-")[1] / "command"
         runs[t.jid] = SimpleNamespace(
-            run_dir=str(run_dir), spec=SimpleNamespace(roles=(1,) if t is role else ())
+            run_dir=str(run_dir),
+            serial=t.serial,
+            spec=SimpleNamespace(roles=(1,) if t is role else ()),
         )
         inside = run_dir / "main" / "0" if t is role else run_dir
         folders[t.name] = inside / "jobscribe-profiles" / f"{t.serial}-1-main-0"
@@ -277,6 +279,58 @@ async def test_old_profiles_go_and_links_of_the_user_are_not_followed(tmp_path: 
     assert len(list(victim.iterdir())) == 5 and len(list((tmp_path / "moved").iterdir())) == 1
     assert [(agent / "run" / t.name / "profiled").exists() for t in (old, young)] == [False, True]
     assert (await s.sweep()).kinds["profiles"].count == 0
+    await s.close()
+
+
+async def test_profiles_are_found_after_their_evidence_has_gone(tmp_path: Path) -> None:
+    agent, users = tmp_path / "agent" / "local.parallel.EvidUse1@localhost", tmp_path / "user"
+    own, earlier, purged = (token(n, NOW - 5 * DAY) for n in range(3))
+    newest = NOW - 4 * DAY
+    rows = [
+        row(own, ended_at=NOW - 4 * DAY),
+        row(earlier, serial=int(newest), ended_at=newest + 9),
+        row(purged, ended_at=NOW - 4 * DAY, status="job_run_purged"),
+    ]
+    runs, folders = {}, {}
+    for t in (own, earlier, purged):
+        fill(agent / "run", t.name)
+        (agent / "run" / t.name / "profiled").touch()
+        os.utime(agent / "run" / t.name, (newest, newest))
+        run_dir = users / "EvidUse1" / "command" / t.jid.split("-")[1] / "command"
+        runs[t.jid] = SimpleNamespace(
+            run_dir=str(run_dir),
+            serial=int(newest) if t is earlier else t.serial,
+            spec=SimpleNamespace(roles=()),
+        )
+        inside = run_dir / "main" / "0" if t is earlier else run_dir
+        folders[t.name] = inside / "jobscribe-profiles" / f"{t.serial}-1-main-0"
+        fill(folders[t.name].parent, folders[t.name].name)
+    ages = {"scripts_secs": DAY / 2, "evidence_secs": DAY, "superseded_secs": DAY}
+    s = sweeper(tmp_path, rows, profiles_secs=8 * DAY, **ages)
+    s._engine.durable = lambda jid: SimpleNamespace(job=SimpleNamespace(run=runs[jid]))
+
+    async def passes() -> list[dict[str, tuple[int, int]]]:
+        """Return count and bytes by kind, of a dry run, a pass, and another one."""
+        reports = [await s.sweep(dry_run=dry) for dry in (True, False, False)]
+        return [{k: (r.count, r.bytes) for k, r in done.kinds.items()} for done in reports]
+
+    def left() -> list[list[str]]:
+        return [
+            sorted(p.name for p in f.iterdir()) if f.is_dir() else []
+            for f in (agent / "run" / t.name for t in (own, earlier, purged))
+        ]
+
+    planned, done, again = await passes()
+    assert planned == done and done["evidence"][0] == 3
+    assert left() == [["profiled"], ["profiled"], []]
+    assert [f.exists() for f in folders.values()] == [True, True, False]
+    assert not any(count for count, _ in again.values())
+    assert (agent / "run" / earlier.name).stat().st_mtime == newest, "its age counts from the end"
+    s._wall = lambda: NOW + 5 * DAY
+    planned, done, again = await passes()
+    assert planned == done and done["profiles"][0] == 2
+    assert left() == [[], [], []] and not any(f.exists() for f in folders.values())
+    assert not any(count for count, _ in again.values())
     await s.close()
 
 

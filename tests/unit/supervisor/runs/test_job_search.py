@@ -1,5 +1,7 @@
 """Search of jobs for pages: words, filters, orders and pages."""
 
+import asyncio
+import contextlib
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +15,10 @@ from jobscribe.db.store.contract import RowFilter
 from jobscribe.protocol.api.requests import JobSearch, RunSimulation, RunSpec
 from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.access.principal import OPERATOR, Principal
-from jobscribe.supervisor.api.endpoints import runs
+from jobscribe.supervisor.api.endpoints import runs as endpoints
 from jobscribe.supervisor.runs import job_search
 from jobscribe.supervisor.runs.job_search import search_jobs
+from jobscribe.supervisor.runs.search_slots import MAX_OF_USER, SearchSlots
 
 COMMANDS = (
     ("train", ("python", "train.py", "--rate", "0.1")),
@@ -170,7 +173,7 @@ async def test_a_search_without_a_user_finds_jobs_of_whom_the_sender_may_see() -
         handler: Any = SimpleNamespace(
             parsed=lambda type_: JobSearch(**fields), principal=sender, runs=in_memory.desk
         )
-        return numbers(await runs.job_search(handler))
+        return numbers(await endpoints.job_search(handler))
 
     chief = Principal(uid="chief001", role="groupAdmin", members=frozenset({UID}))
     assert await seen(chief) == [3, 2, 1, 0]
@@ -183,3 +186,47 @@ async def test_a_search_without_a_user_finds_jobs_of_whom_the_sender_may_see() -
     assert await seen(OPERATOR) == [9, 3, 2, 1, 0]
     # whoever names a user was checked before
     assert await seen(chief, uid=UID, text="python") == [2, 0]
+
+
+def test_one_user_has_some_searches_at_once_and_others_have_theirs() -> None:
+    slots = SearchSlots()
+    with contextlib.ExitStack() as running:
+        for _ in range(MAX_OF_USER):
+            running.enter_context(slots.hold(UID))
+        with pytest.raises(Refusal, match=f"searches of {UID}") as e, slots.hold(UID):
+            raise AssertionError("a search too many")
+        assert (e.value.http, e.value.more) == (429, {"retryAfterSecs": 1})
+        with slots.hold(OTHER):
+            assert slots.sizes() == {"searches": MAX_OF_USER + 1}
+    assert slots.sizes() == {"searches": 0} and not slots._open
+
+
+async def test_the_route_counts_searches_by_the_user_who_searches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    go, in_memory = asyncio.Event(), InMemorySupervisor()
+
+    async def slow(*of: Any) -> dict[str, Any]:
+        await go.wait()
+        return {}
+
+    monkeypatch.setattr(endpoints, "search_jobs", slow)
+
+    def ask(principal: Principal, uid: str | None) -> "asyncio.Future[Any]":
+        handler: Any = SimpleNamespace(
+            runs=in_memory.desk, principal=principal, parsed=lambda type_: JobSearch(uid=uid)
+        )
+        return asyncio.ensure_future(endpoints.job_search(handler))
+
+    admin = Principal(uid="admin001", role="admin")
+    running = [ask(OPERATOR, UID) for _ in range(MAX_OF_USER)]
+    running += [ask(admin, uid) for uid in (UID, OTHER, None, UID)]
+    running.append(ask(OPERATOR, OTHER))
+    await asyncio.sleep(0)
+    for more in (ask(OPERATOR, UID), ask(admin, "another1")):
+        with pytest.raises(Refusal) as e:
+            await more
+        assert e.value.code == "tooManyRequests"
+    go.set()
+    await asyncio.gather(*running)
+    assert in_memory.desk.searches.sizes() == {"searches": 0}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.db.events.events import ShellOpened
+from jobscribe.db.events.events import ShellClosed, ShellOpened
 from jobscribe.db.events.state import Attempt, Task
 from jobscribe.protocol.api.requests import ShellOpen, ShellUse
 from jobscribe.protocol.errors import Refusal
@@ -15,6 +15,7 @@ from jobscribe.protocol.ids import AgentKey, AgentKind, Token
 from jobscribe.protocol.jobs.inspection import Program
 from jobscribe.protocol.wire.messages import OpenShell, ShellIo, ShellOutput
 from jobscribe.supervisor.access.principal import Principal
+from jobscribe.supervisor.runs import shells as module
 from jobscribe.supervisor.runs.shells import Shells
 
 JID = "ann00001-sim00001-command"
@@ -77,7 +78,7 @@ async def test_a_shell_that_is_used_while_it_opens_is_not_recorded_as_closed(
 ) -> None:
     far = FarEnd()
     key = AgentKey("local", AgentKind.PARALLEL, "ann00001", "here")
-    task = SimpleNamespace(agent_key=key, token=Token(JID, 1, 1, "main", 0), live=True)
+    task = SimpleNamespace(agent_key=key, token=Token(JID, 1, 1, "main", 0), live=True, host=None)
     shells = Shells(None, {"local": far}, far, lambda: 1.0, bytes, enabled=True)  # type: ignore[arg-type, dict-item]
     monkeypatch.setattr(shells, "_task", lambda request: task)
     opens = asyncio.ensure_future(shells.open(Principal(), "", ShellOpen(**WHO)))
@@ -90,4 +91,32 @@ async def test_a_shell_that_is_used_while_it_opens_is_not_recorded_as_closed(
     await asyncio.gather(opens, uses)
     assert [type(r) for r in far.records] == [ShellOpened]
     assert shells.sizes() == {"shells": 1}
+    await shells.close()
+
+
+async def test_an_abandoned_shell_is_hung_up_and_then_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "ABANDONED_SECS", 0.001)
+    far, closes = FarEnd(), asyncio.Queue[ShellIo]()
+    far.ready.set()
+    key = AgentKey("local", AgentKind.PARALLEL, "ann00001", "here")
+    task = SimpleNamespace(agent_key=key, token=Token(JID, 1, 1, "main", 0), live=True, host=None)
+
+    async def shell(place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        if isinstance(op, ShellIo):
+            assert [type(r) for r in far.records] == [ShellOpened]
+            closes.put_nowait(op)
+        return ShellOutput(op_id=op.op_id)
+
+    far.shell = shell  # type: ignore[method-assign]
+    shells = Shells(None, {"local": far}, far, lambda: 1.0, bytes, enabled=True)  # type: ignore[arg-type, dict-item]
+    monkeypatch.setattr(shells, "_task", lambda request: task)
+    await shells.open(Principal(), "", ShellOpen(**WHO, program=Program(name="profile")))
+    async with asyncio.timeout(30):
+        op = await closes.get()
+        while shells.sizes()["shells"]:
+            await asyncio.sleep(0.001)
+    assert op.close and op.shell_id == WHO["shell_id"]
+    assert isinstance(far.records[-1], ShellClosed) and far.records[-1].reason == "abandoned"
     await shells.close()

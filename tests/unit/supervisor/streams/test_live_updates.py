@@ -14,6 +14,7 @@ from in_memory_supervisor import OTHER, UID, Agent, InMemorySupervisor, running,
 
 from jobscribe.client.api.server_sent_events import Message, Parser
 from jobscribe.protocol.errors import Refusal
+from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.wire.messages import LogChunk, ReadLog
 from jobscribe.supervisor.core.interface.inputs import TimerFired
@@ -617,6 +618,60 @@ async def test_the_next_attempts_output_follows_the_last_ones(written: Any) -> N
         output.data += b" and more"
         data = await p.until("log")
     assert (data["attempt"], data["offset"], data["text"]) == (2, 6, " and more")
+
+
+async def test_no_attempt_between_the_last_one_read_and_the_newest_is_left_out(
+    written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_memory = InMemorySupervisor()
+    agent = in_memory.agent()
+    jid, token = await in_memory.running(agent, retry=Retry(count=2))
+    kept: dict[tuple[int, int], bytes] = {}
+
+    async def evidence(task: Any, name: str, offset: int, limit: int) -> tuple[bytes, int]:
+        data = kept[task.token.serial, task.token.attempt] if name == "stdout.log" else b""
+        return data[offset : offset + limit], len(data)
+
+    monkeypatch.setattr(in_memory.desk.outputs, "_evidence", evidence)
+
+    def run() -> Any:
+        return in_memory.desk.job(UID, jid).job.run
+
+    async def attempts(first: Token) -> None:
+        """Let the first two attempts fail, and the third one write."""
+        token = first
+        for number in (1, 2):
+            kept[token.serial, number] = f"{token.serial}/{number} ".encode()
+            agent.ended(token, code=3)
+            await until(lambda: run().retry is not None, "another attempt is planned")
+            in_memory.engine.tell(TimerFired(AttemptRetry(jid, token.serial)))
+            await until(
+                lambda n=number: in_memory.launched[-1].attempt == n + 1, "it is tried again"
+            )
+            token = in_memory.launched[-1]
+            agent.running(token)
+
+    output = written(agent)
+    output.data, output.ended = f"{token.serial}/1 ".encode(), True
+    async with page(in_memory, logs=jid) as p:
+        await p.until("log", lambda d: d["end"])
+        id_ = p.last_id
+    output.data = f"{token.serial}/3 ".encode()
+    await attempts(token)
+    first = token.serial
+    async with page(in_memory, logs=jid, last_id=id_) as p:
+        await p.until("log", lambda d: d["end"] and d["attempt"] == 3)
+        id_ = p.last_id
+    assert text(p) == f"{first}/2 {first}/3 "
+    # the same with the attempts of the next run
+    kept[first, 3] = f"{first}/3 ".encode()
+    agent.ended(run().attempts[-1].tasks[0].token)
+    _, token = await in_memory.running(agent, retry=Retry(count=2))
+    output.data = f"{token.serial}/3 ".encode()
+    await attempts(token)
+    async with page(in_memory, logs=jid, last_id=id_) as p:
+        await p.until("log", lambda d: d["end"] and d["attempt"] == 3)
+    assert text(p) == "".join(f"{token.serial}/{number} " for number in (1, 2, 3))
 
 
 async def test_output_waits_for_its_reader(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
