@@ -69,6 +69,10 @@ def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dic
         case "jobClonePage":
             asked = {"computeJid": f"{ANN}-{sid}-oddReport", "reqId": f"{api}-{sid}"}
             return "POST", "/page-data/job-clone", {"json": {**asked, "definition": {}}}
+        case "runFilePartPage":
+            asked = {"computeJid": f"{ANN}-{sid}-oddReport", "name": "b", "size": 1}
+            body = {**asked, "sha256": hashlib.sha256(b"b").hexdigest()}
+            return "POST", "/page-data/run-file-part", {"json": body}
         case "putJobFilePage":
             query = f"name=a&size=1&sha256={hashlib.sha256(b'a').hexdigest()}"
             path = f"/page-data/job-file/{ANN}-{sid}-oddReport?{query}"
@@ -115,6 +119,7 @@ ON_A_RUN = [
     "jobRetryPage",
     "jobClonePage",
     "putJobFilePage",
+    "runFilePartPage",
     "runCancelPage",
     "runStatus",
     "runCancel",

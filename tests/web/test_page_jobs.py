@@ -89,11 +89,13 @@ def test_a_job_is_explained_followed_canceled_and_started_again(
     bob.until("#tab-panel", "CPU|No usage is known")
     assert bob.violations() == []
     bob.page.get_by_role("tab", name="Usage").press("ArrowRight")
+    bob.until("#tab-panel", "no such option")
+    bob.page.get_by_role("tab", name="Parameters").press("ArrowRight")
     bob.until("#tab-panel", "exit code 3")
     assert bob.violations() == []
     bob.page.get_by_role("tab", name="Events").press("ArrowRight")
     with bob.page.expect_download() as wanted:
-        bob.page.get_by_role("link", name="out.txt").click()
+        bob.page.get_by_role("link", name="Download out.txt").click()
     assert Path(wanted.value.path()).read_text() == "data\n"
     serial = site.status(broken)["computeJobSerial"]
     bob.expected.append("/page-data/run-files")  # the files of the next run may not be there yet

@@ -171,6 +171,7 @@ _PAGES = (
     _page_data("job-metrics", requests.JobMetrics, "Resource usage of a job"),
     _page_data("trace", requests.Trace, "Timeline of a job, with the reasons of its waits"),
     _page_data("run-files", requests.RunFiles, "Files of the run directory of a job"),
+    _page_data("run-file-part", requests.RunFilePart, "Bytes of an interrupted upload"),
     _page_data("run-cancel", requests.RunCancel, "Cancel a job", changes=True),
     _page_data("run-release", requests.RunRelease, "Release held tasks of a job", changes=True),
     _page_data("job-tag", requests.JobTag, "Change the tags of a job", changes=True),

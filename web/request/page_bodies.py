@@ -51,6 +51,7 @@ BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         requests.JobTag,
         requests.JobTasks,
         requests.RunCancel,
+        requests.RunFilePart,
         requests.RunFiles,
         requests.RunRelease,
         requests.RunStatusRequest,

@@ -19,7 +19,10 @@ from jobscribe.web.server.development_login import uid_of
 TRAIN = "i=0; while :; do i=$((i + 1)); printf 'step %s \\033[32mok\\033[0m\\n' $i; sleep 0.2; done"
 JOBS = (
     ("train, rate 0.1", TRAIN),
-    ("preprocess", "echo 12 files; echo done > result.csv"),
+    (
+        "preprocess",
+        'echo 12 files; seq 50 | awk \'BEGIN{print "step,loss"}{print $1 "," 1/$1}\' > result.csv',
+    ),
     (None, "python3 -c 'open(\"/data/input.csv\")'"),
     ("evaluate on the test set", "seq 5; exit 3"),
     ("train, rate 0.01", TRAIN),
@@ -59,8 +62,11 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
                 "job-tasks": f"{running}?tab=tasks",
                 "job-timeline": f"{running}?tab=timeline",
                 "job-usage": f"{running}?tab=usage",
+                "job-parameters": f"{running}?tab=parameters",
+                "job-clone": f"{running}?tab=parameters&edit=1",
+                "job-debug": f"{running}?tab=debug",
                 "job-events": f"{failed}?tab=events",
-                "job-files": f"{done}?tab=files",
+                "job-files": f"{done}?tab=files&file=result.csv",
                 "account": "/account",
                 "docs": "/docs/site#api-tokens",
                 "docs-search": "/docs?q=rotate%20secrets",

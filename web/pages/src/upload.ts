@@ -1,6 +1,6 @@
 /** Uploads of files into a run directory, in parts, so that proxies with small limits pass them. */
 
-import { ApiError, refusal } from "./api.ts";
+import { ApiError, data, refusal } from "./api.ts";
 import { path } from "./site.ts";
 
 const PART = 4 * 2 ** 20;
@@ -22,7 +22,7 @@ async function digest(file: File): Promise<string> {
 }
 
 /**
- * Store a file. onProgress: called with shares of the whole. replace: also over another file of this
+ * Store a file, and continue where an interrupted upload of it ended. onProgress: called with shares of the whole. replace: also over another file of this
  * name. Raises ApiError.
  */
 export async function upload(
@@ -31,13 +31,11 @@ export async function upload(
   replace: boolean,
   onProgress: (share: number) => void,
 ): Promise<void> {
-  const query = new URLSearchParams({
-    name: file.name,
-    sha256: await digest(file),
-    size: String(file.size),
-    replace: String(replace),
-  });
-  let offset = 0;
+  const { name, size } = file;
+  const sha256 = await digest(file);
+  const query = new URLSearchParams({ name, sha256, size: String(size), replace: `${replace}` });
+  const begun = { computeJid: jid, name, sha256, size };
+  let offset = (await data<{ received: number }>("run-file-part", begun)).received;
   do {
     query.set("offset", String(offset));
     const part = file.slice(offset, offset + PART);
@@ -53,6 +51,6 @@ export async function upload(
     }
     if (!response.ok) throw await refusal(response);
     offset += part.size;
-    onProgress(file.size ? offset / file.size : 1);
-  } while (offset < file.size);
+    onProgress(size ? offset / size : 1);
+  } while (offset < size);
 }

@@ -157,6 +157,10 @@ test("usage over time has what was requested and where memory ran out", () => {
     cpu?.lines?.map((l) => l.value),
     [200, 400],
   );
+  assert.deepEqual(
+    cpu?.lines?.map((l) => l.name),
+    ["requested of main", "limit of worker"],
+  );
   assert.deepEqual(memory?.x.values, [100, 110, 120, 130]);
   assert.deepEqual(memory?.series[0]?.values, [5, 6, 7, null]);
   assert.deepEqual(memory?.marks, [{ at: 130, text: "Out of memory" }]);
@@ -188,7 +192,7 @@ test("efficiency is said in words, with an advice when it is far off", () => {
   );
   assert.deepEqual(efficiency({ ...USAGE, job: {} }, [], {}, 0), []);
   const cluster = askedBy({ batch: { nodes: 2, tasks: 4, cores: 2, memory: 100 } });
-  assert.deepEqual(cluster.main, { cores: 8, memory: 200 * 2 ** 20, gpus: null });
+  assert.deepEqual(cluster.main, { cores: 8, memory: 200 * 2 ** 20, gpus: null, isLimit: true });
 });
 
 test("only bytes of pictures are pictures", () => {

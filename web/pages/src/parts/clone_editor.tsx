@@ -124,7 +124,7 @@ function Fields(props: { form: CloneForm; app: boolean; problems: Problem[] }): 
     <>
       <div class="clone-row">
         {field("Name", app ? "simName" : "name", "name")}
-        {field("Time limit (s)", app ? "timeLimitSecs" : "timeLimit", "timeLimit")}
+        {field("Time limit (s, or 1h)", app ? "timeLimitSecs" : "timeLimit", "timeLimit")}
         {field("Queue", "queue", "queue")}
         {field("Priority", "priority", "priority")}
       </div>

@@ -121,12 +121,14 @@ function Profiles(props: { jid: string; active: boolean; view: JobView }): JSX.E
   );
   const found = (files.data?.files ?? []).flatMap((f) => profileOf(f) ?? []);
   const shown = found.find((p) => p.name === view.file);
+  // a run that has not started has no directory
+  const isEarly = files.error?.http === 409;
   return (
     <section>
       <h2>Profiles</h2>
-      {files.error && <ErrorMessage error={files.error} again={files.reload} />}
+      {files.error && !isEarly && <ErrorMessage error={files.error} again={files.reload} />}
       {!files.data && !files.error && <Loading what="profiles" />}
-      {files.data && found.length === 0 && (
+      {(files.data || isEarly) && found.length === 0 && (
         <p class="soft">
           None. Submit the job with <code>--profile cpu</code>, <code>mem</code> or <code>gpu</code>{" "}
           to record one.

@@ -39,7 +39,11 @@ async function read(jid: string, name: string, from: number, count: number): Pro
   const range = `bytes=${from}-${from + count - 1}`;
   let response: Response;
   try {
-    response = await fetch(filePath(jid, name), { headers: { Range: range } });
+    response = await fetch(filePath(jid, name), {
+      headers: { Range: range },
+      // the cache of a browser would ask for the range that it has of an earlier file
+      cache: "no-store",
+    });
   } catch {
     throw new ApiError("unreachable", "the site does not answer", "try again", 0, false);
   }

@@ -30,14 +30,18 @@ export interface Asked {
   cores: number | null;
   memory: number | null;
   gpus: number | null;
+  /** Containers get no more than what was requested. */
+  isLimit: boolean;
 }
+
+type Amount = "cores" | "memory" | "gpus";
 
 export type AskedByRole = Record<string, Asked>;
 
 const MIB = 2 ** 20;
 /** More tasks are shown as their sum. */
 const MOST_LINES = 6;
-const NOTHING: Asked = { cores: null, memory: null, gpus: null };
+const NOTHING: Asked = { cores: null, memory: null, gpus: null, isLimit: false };
 
 type Unknown = Record<string, unknown>;
 const object = (value: unknown): Unknown =>
@@ -55,6 +59,7 @@ export function askedBy(definition: Unknown): AskedByRole {
       cores: number(role.cpu),
       memory: mib === null ? null : mib * MIB,
       gpus: number(role.gpu),
+      isLimit: typeof role.image === "string",
     };
   }
   const batch = object(definition.batch);
@@ -67,6 +72,7 @@ export function askedBy(definition: Unknown): AskedByRole {
       cores: cores === null && tasks === null ? null : (cores ?? 1) * (tasks ?? 1),
       memory: mib === null ? null : mib * MIB * nodes,
       gpus: number(batch.gpus),
+      isLimit: true,
     };
   }
   return out;
@@ -75,7 +81,7 @@ export function askedBy(definition: Unknown): AskedByRole {
 const askedOf = (asked: AskedByRole, role: string): Asked => asked[role] ?? NOTHING;
 
 /** Return the sum over tasks; null if one of them asked for nothing. */
-function sumOf(tasks: Lived[], asked: AskedByRole, name: keyof Asked): number | null {
+function sumOf(tasks: Lived[], asked: AskedByRole, name: Amount): number | null {
   let sum = 0;
   for (const task of tasks) {
     const value = askedOf(asked, task.role)[name];
@@ -173,17 +179,11 @@ export function usagePlots(
   };
   const summed = (columns: (number | null)[][]): (number | null)[] =>
     times.map((_, n) => sumKnown(columns.map((c) => c[n])));
-  const requested = (name: keyof Asked, times: number): PlotLine[] => {
-    const separate = tasks.length <= MOST_LINES;
-    const values = separate
-      ? [...new Set(its.map((t) => askedOf(asked, t.role)[name]))]
-      : [sumOf(its, asked, name)];
-    return values.flatMap((v) => {
-      if (v === null) return [];
-      const of = separate && tasks.length > 1 ? "requested per task" : "requested";
-      return [{ name: values.length > 1 ? `${of} (${v})` : of, value: v * times }];
-    });
-  };
+  const requested = (name: Amount, times: number): PlotLine[] =>
+    requestLines(its, asked, name, tasks.length <= MOST_LINES).map((l) => ({
+      ...l,
+      value: l.value * times,
+    }));
   const transfers = (["readBytes", "writtenBytes"] as const).map((name, n) => ({
     name: n === 0 ? "read" : "written",
     values: padded(rates(times, summed(column(name)))),
@@ -237,6 +237,31 @@ export function usagePlots(
     ],
   ];
   return plots.flatMap(([plot, always]) => (always || known(plot.series) ? [plot] : []));
+}
+
+/** Return a line for each different request; for many tasks one for their sum. */
+function requestLines(
+  tasks: Lived[],
+  asked: AskedByRole,
+  name: Amount,
+  separate: boolean,
+): PlotLine[] {
+  const word = (role: string): string => (askedOf(asked, role).isLimit ? "limit" : "requested");
+  if (!separate) {
+    const sum = sumOf(tasks, asked, name);
+    return sum === null ? [] : [{ name: word(tasks[0]?.role ?? ""), value: sum }];
+  }
+  const roles = [...new Set(tasks.map((t) => t.role))];
+  const lines = roles.flatMap((role) => {
+    const value = askedOf(asked, role)[name];
+    return value === null ? [] : [{ role, value }];
+  });
+  const [first] = lines;
+  if (first && lines.length === roles.length && lines.every((l) => l.value === first.value)) {
+    const per = tasks.length > 1 ? " per task" : "";
+    return [{ name: `${word(first.role)}${per}`, value: first.value }];
+  }
+  return lines.map(({ role, value }) => ({ name: `${word(role)} of ${role}`, value }));
 }
 
 // ---- efficiency
