@@ -65,11 +65,15 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     assert ann.page.get_by_label("admin").count() == 0, "a user without a role"
     assert ann.violations() == []
     ann.page.get_by_role("button", name="Create token").click()
-    token = ann.until(".secret >> nth=0", r"^jst_\w{8}_[\w-]{43}$").strip()
-    login = ann.text(".secret >> nth=1").strip()
+    token = ann.until(".secret >> nth=0 >> code", r"^jst_\w{8}_[\w-]{43}$")
+    login = ann.text(".secret >> nth=1 >> code")
     assert login.startswith("jobscribe auth login --with-token ")
     url = login.rpartition(" ")[2]
     assert ann.violations() == []
+    ann.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    ann.page.get_by_role("button", name="Copy the token").click()
+    ann.until(".secret >> nth=0 >> [role=status]", "^Copied$")
+    assert ann.page.evaluate("() => navigator.clipboard.readText()") == token
     assert status_of(url, token) == 200
     ann.page.get_by_role("button", name="I have copied it").click()
     row = ann.page.locator(f"tr[data-token='{token[4:12]}']")

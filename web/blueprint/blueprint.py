@@ -173,7 +173,7 @@ def _api(site: FrontEndContext) -> str | None:
         return None
     try:
         url = site.upstream.address().url
-    except ClientError:  # it does not run
+    except (ClientError, Refusal):  # it does not run
         return None
     return url if is_loopback(urlsplit(url).hostname or "") else None
 

@@ -10,12 +10,12 @@ const NOTHING = Symbol("not done");
 export interface Action {
   busy: boolean;
   problem: JSX.Element | null;
-  /** Do it. The result tells with `isAsked` whether it was done. */
+  /** Do it. The result tells with `isDone` whether it was done. */
   run: <T>(work: () => Promise<T>) => Promise<T | typeof NOTHING>;
 }
 
 /** Return whether an action was done, and the dialog is still open. */
-export const isAsked = <T,>(result: T | typeof NOTHING): result is T => result !== NOTHING;
+export const isDone = <T,>(result: T | typeof NOTHING): result is T => result !== NOTHING;
 
 export function useAction(): Action {
   const [busy, setBusy] = useState(false);

@@ -7,7 +7,7 @@ import { me } from "../me.ts";
 import { Copy } from "../parts/copy.tsx";
 import { Dialog } from "../parts/dialog.tsx";
 import { site } from "../site.ts";
-import { isAsked, useAction } from "./action.tsx";
+import { isDone, useAction } from "./action.tsx";
 
 const SCOPES: [string, string][] = [
   ["read", "see states, output and files of your jobs"],
@@ -23,26 +23,25 @@ const LIFETIMES: [number, string][] = [
   [365, "1 year"],
 ];
 
-export function NewToken(props: { onClose: () => void; onCreated: () => void }): JSX.Element {
+/** onEnd: a token was created, or may have been: its answer was lost. */
+export function NewToken(props: { onClose: () => void; onEnd: () => void }): JSX.Element {
   const [secret, setSecret] = useState("");
   return (
     <Dialog title={secret ? "Your new token" : "New token"} onClose={props.onClose}>
       {secret ? (
         <Created secret={secret} onClose={props.onClose} />
       ) : (
-        <Form
-          onClose={props.onClose}
-          onCreated={(text) => {
-            setSecret(text);
-            props.onCreated();
-          }}
-        />
+        <Form onClose={props.onClose} onCreated={setSecret} onEnd={props.onEnd} />
       )}
     </Dialog>
   );
 }
 
-function Form(props: { onClose: () => void; onCreated: (secret: string) => void }): JSX.Element {
+function Form(props: {
+  onClose: () => void;
+  onCreated: (secret: string) => void;
+  onEnd: () => void;
+}): JSX.Element {
   const [name, setName] = useState("");
   const [scopes, setScopes] = useState<string[]>(["read", "control"]);
   const [days, setDays] = useState(90);
@@ -52,7 +51,8 @@ function Form(props: { onClose: () => void; onCreated: (secret: string) => void 
     event.preventDefault();
     const body = { name: name.trim(), scopes, expiresSecs: days * DAY_SECS };
     const said = await action.run(() => data<{ secret: string }>("token-create", body));
-    if (isAsked(said)) props.onCreated(said.secret);
+    props.onEnd();
+    if (isDone(said)) props.onCreated(said.secret);
   };
   const toggle = (scope: string): void =>
     setScopes((had) => (had.includes(scope) ? had.filter((s) => s !== scope) : [...had, scope]));

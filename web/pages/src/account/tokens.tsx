@@ -11,7 +11,7 @@ import { Scroll } from "../parts/scroll.tsx";
 import { useRemote } from "../remote.ts";
 import { path } from "../site.ts";
 import { ago, day, moment, plural } from "../text/format.ts";
-import { isAsked, useAction } from "./action.tsx";
+import { isDone, useAction } from "./action.tsx";
 import { NewToken } from "./new_token.tsx";
 
 export interface Token {
@@ -57,7 +57,7 @@ export function Tokens(): JSX.Element {
           <Table tokens={ended} />
         </details>
       )}
-      {creating && <NewToken onClose={() => setCreating(false)} onCreated={list.reload} />}
+      {creating && <NewToken onClose={() => setCreating(false)} onEnd={list.reload} />}
       {revoking && (
         <Revoke token={revoking} onClose={() => setRevoking(undefined)} onDone={list.reload} />
       )}
@@ -109,9 +109,9 @@ function Table(props: { tokens: Token[]; onRevoke?: (token: Token) => void }): J
               </td>
               <td
                 class="number soft middle"
-                title={token.lastUsedAt === null ? UNUSED : moment(token.lastUsedAt)}
+                title={token.lastUsedAt ? moment(token.lastUsedAt) : UNUSED}
               >
-                {token.lastUsedAt === null ? "not lately" : ago(token.lastUsedAt, now.value)}
+                {token.lastUsedAt ? ago(token.lastUsedAt, now.value) : "not lately"}
               </td>
               {onRevoke && (
                 <td class="act">
@@ -143,7 +143,7 @@ function Revoke(props: { token: Token; onClose: () => void; onDone: () => void }
       data<{ alsoRevoked: string[] }>("token-revoke", { id: token.id, reason: reason.trim() }),
     );
     props.onDone();
-    if (!isAsked(said)) return;
+    if (!isDone(said)) return;
     const others = said.alsoRevoked.length;
     notify(
       `${token.name} is revoked${others ? `, and ${plural(others, "token")} that it created` : ""}.`,

@@ -3,23 +3,34 @@
  */
 
 import type { JSX } from "preact";
-import { notify } from "./frame.tsx";
+import { useEffect, useState } from "preact/hooks";
 import { Icon } from "./icons.tsx";
 
-/** word: shown beside the icon. */
-export function Copy(props: { text: string; label: string; word?: string }): JSX.Element | null {
-  const { text, label, word } = props;
+const SHOWN_MS = 3000;
+const RESULTS = { copied: "Copied", refused: "The browser does not permit it", "": "" };
+
+/** The result is beside the button, because a notice would be behind a dialog. */
+export function Copy({ text, label }: { text: string; label: string }): JSX.Element | null {
+  const [result, setResult] = useState<keyof typeof RESULTS>("");
+  useEffect(() => {
+    if (!result) return;
+    const timer = setTimeout(() => setResult(""), SHOWN_MS);
+    return () => clearTimeout(timer);
+  }, [result]);
   if (!navigator.clipboard) return null;
   const copy = (): void => {
     void navigator.clipboard.writeText(text).then(
-      () => notify("Copied."),
-      () => notify("The browser does not permit to copy.", true),
+      () => setResult("copied"),
+      () => setResult("refused"),
     );
   };
   return (
-    <button type="button" class="plain copy" aria-label={label} title={label} onClick={copy}>
-      <Icon name="copy" /> {word}
-    </button>
+    <span class="copying">
+      <span role="status">{RESULTS[result]}</span>
+      <button type="button" class="plain copy" aria-label={label} title={label} onClick={copy}>
+        <Icon name={result === "copied" ? "completed" : "copy"} />
+      </button>
+    </span>
   );
 }
 
@@ -28,7 +39,7 @@ export function Snippet({ title, text }: { title: string; text: string }): JSX.E
     <section class="snippet" aria-label={title}>
       <div class="snippet-head">
         <h2 class="small">{title}</h2>
-        <Copy text={text} label={`Copy: ${title}`} word="Copy" />
+        <Copy text={text} label={`Copy: ${title}`} />
       </div>
       {/* biome-ignore lint/a11y/useSemanticElements: a text that scrolls, not a group of fields */}
       <pre tabIndex={0} role="group" aria-label={title}>
