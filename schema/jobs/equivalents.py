@@ -8,8 +8,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: Name of the job file in examples.
-FILE = "job.json"
 _PROGRAM = "jobscribe job submit"
 _SHELL = ("/bin/bash", "-c")
 #: The role of a run that is one task with its own resources.
@@ -48,10 +46,15 @@ _BATCH = {
 _LISTS = {"modules": "--module", "directives": "--directive"}
 
 
-def command_line(data: Mapping[str, Any], file: str = FILE) -> str:
+def command_line(data: Mapping[str, Any], file: str) -> str:
     """Return the command for a valid description, ready for a shell. file: its name if it needs one."""
     words = None if "jobs" in data else _words(_given(data))
-    return f"{_PROGRAM} {shlex.join(words)}" if words else f"{_PROGRAM} -f {shlex.quote(file)}"
+    return f"{_PROGRAM} {shlex.join(words)}" if words else file_command(file)
+
+
+def file_command(file: str) -> str:
+    """Return the command that submits a job file."""
+    return f"{_PROGRAM} -f {shlex.quote(file)}"
 
 
 def python_program(data: Mapping[str, Any]) -> str:

@@ -27,6 +27,7 @@ PURE = (
     "db/records/event_text.py",
     "db/records/resource_usage.py",
     "supervisor/core/**/*.py",
+    "supervisor/runs/job_options.py",
     "supervisor/diagnosis/*.py",
     "supervisor/usage/accounting.py",
     "supervisor/usage/summary.py",

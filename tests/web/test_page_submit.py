@@ -35,6 +35,23 @@ VERSION1 = """{
   ]
 }
 """
+#: Drop a file with this text on the page; paste this many letters.
+DROP = """(text) => {
+  const data = new DataTransfer();
+  data.items.add(new File([text], "numbers.json"));
+  const event = new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true});
+  document.querySelector(".editor").dispatchEvent(event);
+}"""
+PASTE = """(length) => {
+  const data = new DataTransfer();
+  data.setData("text/plain", "a".repeat(length));
+  const event = new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true});
+  return document.querySelector(".editor textarea").dispatchEvent(event);
+}"""
+SELECTED = """() => {
+  const field = document.activeElement;
+  return field.value?.slice(field.selectionStart, field.selectionEnd);
+}"""
 WIDE = {"width": 1280, "height": 800}
 
 
@@ -67,6 +84,13 @@ def field(user: PagesUser, label: str) -> Any:
 
 def editor(user: PagesUser) -> Any:
     return user.page.locator(".editor textarea")
+
+
+def retype(user: PagesUser, line: int, old: str, new: str) -> None:
+    """Go to the line of a problem, which is then selected, and type another one."""
+    user.page.get_by_role("button", name=f"Line {line}").click()
+    until(lambda: user.page.evaluate(SELECTED) == old, f"line {line} is selected")
+    user.page.keyboard.type(new)
 
 
 def test_a_job_from_the_form_runs_and_nothing_typed_is_lost(
@@ -131,8 +155,16 @@ def test_a_job_from_the_form_runs_and_nothing_typed_is_lost(
     ann.until(".log", "^one\n42")
     jobs = site.post("job-search", uid=ann.uid)["jobs"]
     assert [job["name"] for job in jobs] == ["first"]
-    ann.page.get_by_role("button", name="Cancel …").click()
-    ann.page.get_by_role("button", name="Cancel job").click()
+    # the same job again is another one
+    first = ann.page.evaluate("() => location.pathname")
+    ann.page.go_back()
+    ann.page.get_by_role("button", name="Submit").click()
+    ann.until_url(f"/jobs/{ann.uid}-")
+    ann.until("h1", "^first$")
+    assert ann.page.evaluate("() => location.pathname") != first
+    for job in site.post("job-search", uid=ann.uid)["jobs"]:
+        _, sid, model = job["jid"].split("-")
+        site.cancel({"uid": ann.uid, "simulationId": sid, "computeModel": model})
     ann.until(".page-head .state", "^canceled$")
     assert ann.troubles == []
     ann.close()
@@ -142,17 +174,13 @@ def test_a_pasted_configuration_is_corrected_while_it_is_typed(
     browser: Any, site: SupervisorProcess, tmp_path: Path
 ) -> None:
     bob = PagesUser(browser, site, "bob", viewport=WIDE).open("/submit?tab=file")
-    editor(bob).fill(VERSION1)
+    bob.page.evaluate(DROP, VERSION1)
     bob.until(".verdict", "3 problems. A configuration of OpenPAI, version 1")
     bob.until(".problems", r"Line 7\s+taskRoles\[0\].memoryMB")
     assert bob.violations() == []
-    bob.page.get_by_role("button", name="Line 8").click()
-    line = "() => { const e = document.activeElement; return e.value.slice(e.selectionStart, e.selectionEnd) }"
-    assert bob.page.evaluate(line) == '      "comand": "echo from the image"'
-    bob.page.keyboard.type('      "command": "echo from here"')
-    bob.until(".verdict", "1 problem")
-    bob.page.get_by_role("button", name="Line 7").click()
-    bob.page.keyboard.type('      "memoryMB": 100,')
+    retype(bob, 8, '      "comand": "echo from the image"', '      "command": "echo from here"')
+    bob.until(".verdict", "^1 problem")
+    retype(bob, 7, '      "memoryMB": "lots",', '      "memoryMB": 100,')
     # the site has no containers, and the configuration has an image
     bob.until(".problems", "runs tasks without containers")
     bob.page.get_by_label("Run the commands without their images").check()
@@ -168,6 +196,8 @@ def test_a_pasted_configuration_is_corrected_while_it_is_typed(
     for name, said in (("noise.bin", "no text in UTF-8"), ("large.yaml", "has 47.7 MiB; at most")):
         bob.page.locator(".file-head input").set_input_files(tmp_path / name)
         until(lambda said=said: said in bob.page.locator(".notices").inner_text(), said)
+    assert not bob.page.evaluate(PASTE, 2_000_000), "the browser does not paste it"
+    until(lambda: "The text has 1.9 MiB" in bob.page.locator(".notices").inner_text(), "a notice")
     assert "echo from here" in editor(bob).input_value()
     bob.page.get_by_role("button", name="Submit").click()
     bob.until_url(f"/jobs/{bob.uid}-")

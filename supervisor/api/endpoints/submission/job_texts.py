@@ -15,7 +15,7 @@ from .....protocol.jobs.status import PURGED
 from .....schema.fields import InvalidDocument, Problem, member
 from .....schema.jobs.auth_file import login
 from .....schema.jobs.description import JobRuns
-from .....schema.jobs.equivalents import command_line, python_program
+from .....schema.jobs.equivalents import command_line, file_command, python_program
 from .....schema.jobs.plan_text import plan_lines
 from .....schema.openpai.conversion import version_of
 from .....schema.openpai.document import Document, parse_document
@@ -24,6 +24,7 @@ from .....schema.text import reader
 from .....schema.text.document import Tree
 from ....core.runs import user_limits
 from ....runs import job_options
+from ....runs.groups import gently
 from ....runs.service import RunService
 from ...transport.request_handler import Handler
 from .job_descriptions import checked_jobs, submit
@@ -86,7 +87,7 @@ async def job_check(h: Handler) -> Any:
         "problems": [_unnamed(p) for p in problems],
         "warnings": [_unnamed(p) for p in warnings],
         "jobs": [] if problems else jobs,
-        **({} if document is None or problems else _equivalents(parsed, request.no_image)),
+        **({} if document is None or problems else _equivalents(parsed, request)),
     }
 
 
@@ -187,7 +188,7 @@ async def _examined(
     """
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
-    for n, job in enumerate(jobs):
+    async for n, job in gently(list(enumerate(jobs))):
         row: dict[str, Any] = {"name": job.job.name, "runs": len(job.specs)}
         row["after"] = [{"job": wait.job, "on": wait.on} for wait in job.job.after]
         try:
@@ -225,14 +226,15 @@ def _problem(job: JobRuns, refusal: Refusal) -> Problem:
     return Problem(path=path, problem=refusal.sentence, right=CODES[refusal.code].advice)
 
 
-def _equivalents(parsed: _Parsed, no_image: bool) -> dict[str, str]:
+def _equivalents(parsed: _Parsed, request: JobCheck) -> dict[str, str]:
     """Return the command line and the Python program that do the same."""
     assert parsed.document is not None
     data = parsed.document.data
     assert isinstance(data, Mapping)
-    command = command_line(data)
-    if parsed.version:
-        command = command_line({"jobs": ()}) + (" --no-image" if no_image else "")
+    file = "job.json" if request.text.lstrip().startswith("{") else "job.yaml"
+    driver = f" --driver {data['driver']}" if "driver" in data else ""
+    options = " --no-image" if request.no_image else driver
+    command = file_command(file) + options if parsed.version else command_line(data, file)
     return {"command": command, "program": python_program(data)}
 
 

@@ -58,7 +58,7 @@ def test_the_options_describe_the_same_run(more: dict[str, Any]) -> None:
     else:
         data.setdefault("command", "true")
     (job,) = build_runs(parse_description(data), UID, lambda: SID)
-    line = command_line(data)
+    line = command_line(data, "job.json")
     fields, words = parsed(line)
     array = fields.pop("array")
     assert (array is None) == (job.job.indices is None)
@@ -84,4 +84,4 @@ def test_the_options_describe_the_same_run(more: dict[str, Any]) -> None:
     ],
 )
 def test_other_keys_need_a_file(data: dict[str, Any]) -> None:
-    assert command_line(data) == "jobscribe job submit -f job.json"
+    assert command_line(data, "job.json") == "jobscribe job submit -f job.json"

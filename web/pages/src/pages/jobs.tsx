@@ -18,13 +18,13 @@ import {
   titleOf,
   withStatus,
 } from "../jobs.ts";
-import { ASK_MS, useLive } from "../live.ts";
-import { isAdmin, seesOthers } from "../me.ts";
+import { useLive } from "../live.ts";
 import { FilterBar } from "../parts/filter_bar.tsx";
 import { Frame } from "../parts/frame.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
 import { SavedViews } from "../parts/saved_views.tsx";
+import { Scopes, useAsking } from "../parts/scopes.tsx";
 import { StateBadge } from "../parts/state.tsx";
 import { useRemote } from "../remote.ts";
 import { jobPath, path } from "../site.ts";
@@ -36,7 +36,6 @@ import {
   NO_FILTERS,
   type Order,
   parseFilters,
-  type Scope,
   searchName,
   searchRequest,
 } from "../text/filters.ts";
@@ -155,45 +154,6 @@ export function JobsPage(): JSX.Element {
         />
       )}
     </Frame>
-  );
-}
-
-/** Ask again and again while the page is visible: the stream has one's own jobs only. */
-function useAsking(wanted: boolean, reload: () => void): void {
-  useEffect(() => {
-    if (!wanted) return;
-    const timer = setInterval(() => {
-      if (document.visibilityState === "visible") reload();
-    }, ASK_MS);
-    return () => clearInterval(timer);
-  }, [wanted, reload]);
-}
-
-const SCOPE_NAMES: Record<Scope, string> = { mine: "Mine", group: "My group", all: "All" };
-
-function Scopes(props: {
-  filters: Filters;
-  onChange: (change: Partial<Filters>) => void;
-}): JSX.Element | null {
-  const { filters } = props;
-  if (!seesOthers() && filters.scope === "mine") return null;
-  const others: Scope = isAdmin() ? "all" : "group";
-  return (
-    <fieldset class="chips scopes">
-      <legend class="hidden">Whose jobs</legend>
-      {(["mine", others] as const).map((scope) => (
-        <button
-          type="button"
-          class="chip"
-          key={scope}
-          aria-pressed={(filters.scope === "mine") === (scope === "mine")}
-          onClick={() => props.onChange({ scope, user: "" })}
-        >
-          {SCOPE_NAMES[scope]}
-        </button>
-      ))}
-      {filters.scope !== "mine" && <span class="soft">Every 5 s</span>}
-    </fieldset>
   );
 }
 

@@ -1,32 +1,32 @@
 /** The page *New job*: a form or a job file, checked while it is typed, and its submission. */
 
 import type { JSX } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { ApiError, data } from "../api.ts";
-import { type Draft, loadDraft, NO_DRAFT, saveDraft, tabStore } from "../draft.ts";
+import { type Draft, NO_DRAFT } from "../draft.ts";
+import { type SetDraft, useDraft } from "../draft_state.ts";
 import { useLive } from "../live.ts";
-import { Editor, type Place } from "../parts/editor.tsx";
+import type { Place } from "../parts/editor.tsx";
 import { Frame, notify } from "../parts/frame.tsx";
 import { type Check, CheckPanel } from "../parts/job_check.tsx";
 import { JobFields } from "../parts/job_fields.tsx";
+import { FileTab, readText } from "../parts/job_file.tsx";
 import { ErrorMessage } from "../parts/messages.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { useRemote } from "../remote.ts";
 import { jobPath, path } from "../site.ts";
 import { idFor, type Order, type SubmitReply, sendOrder, untilAnswered } from "../submission.ts";
-import { bytes, plural, sentence } from "../text/format.ts";
+import { plural, sentence } from "../text/format.ts";
 import { byField, descriptionOf, EMPTY, type Form, type Options, words } from "../text/job_form.ts";
 
 /** Time after the last key before the text is checked. */
 const TYPING_MS = 400;
-const KEEP_MS = 250;
 const MAX_TEXT = 1_048_576;
 
 const UNKNOWN =
   "It is not known whether the job was submitted. Submit it again: the same job starts once.";
 
-type SetDraft = (change: Draft | ((draft: Draft) => Draft)) => void;
 type View = "form" | "file";
 
 interface Sending {
@@ -79,9 +79,19 @@ export function SubmitPage(): JSX.Element {
     });
   };
 
+  const openScript = (file: File): void => open(file, (command) => changeForm({ command }));
+  const openText = (file: File): void => open(file, changeText);
+  const onDrop = (event: DragEvent): void => {
+    const file = event.dataTransfer?.files[0];
+    if (!file) return;
+    event.preventDefault();
+    if (isForm) openScript(file);
+    else openText(file);
+  };
+
   return (
     <Frame title="New job">
-      <form class="submit-page" onSubmit={submit}>
+      <form class="submit-page" onSubmit={submit} onDragOver={onDrag} onDrop={onDrop}>
         <Head
           draft={draft}
           onClear={setDraft}
@@ -109,7 +119,7 @@ export function SubmitPage(): JSX.Element {
                     options={options.data}
                     problems={fields}
                     onChange={changeForm}
-                    onScript={(file) => open(file, (command) => changeForm({ command }))}
+                    onScript={openScript}
                   />
                 </div>
               ) : (
@@ -120,7 +130,7 @@ export function SubmitPage(): JSX.Element {
                   place={place}
                   max={max}
                   onText={changeText}
-                  onFile={(file) => open(file, changeText)}
+                  onFile={openText}
                   onNoImage={(noImage) => setDraft((d) => ({ ...d, noImage }))}
                 />
               )}
@@ -131,20 +141,26 @@ export function SubmitPage(): JSX.Element {
               </p>
             )}
           </div>
-          <aside class="card check-panel" aria-label="Check">
+          <aside class="card check-panel" aria-label="Check" aria-busy={check.loading}>
             <CheckPanel
               check={check}
               blank={isBlank}
               general={isForm ? (fields.get(undefined) ?? []) : undefined}
               fileText={isForm ? fileText : undefined}
+              tags={isForm ? words(form.tags) : []}
               onLine={isForm ? undefined : jump}
             />
             {isForm && !isBlank && (
               <button
                 type="button"
                 onClick={() => {
+                  const before = draft.text;
                   changeText(fileText);
                   show("file");
+                  if (before.trim() && before !== fileText) {
+                    const undo = { label: "Undo", run: () => changeText(before) };
+                    notify("The text of the job file is replaced.", false, undo);
+                  }
                 }}
               >
                 Edit as a job file
@@ -155,6 +171,11 @@ export function SubmitPage(): JSX.Element {
       </form>
     </Frame>
   );
+}
+
+/** Permit a file to be dropped; a text that is dragged goes into its field as usual. */
+function onDrag(event: DragEvent): void {
+  if (event.dataTransfer?.types.includes("Files")) event.preventDefault();
 }
 
 function Head(props: {
@@ -239,61 +260,6 @@ function Failure({ error }: { error: ApiError }): JSX.Element {
   );
 }
 
-function FileTab(props: {
-  draft: Draft;
-  isOpenpai: boolean;
-  marked: ReadonlySet<number>;
-  place: Place | undefined;
-  max: number;
-  onText: (text: string) => void;
-  onFile: (file: File) => void;
-  onNoImage: (noImage: boolean) => void;
-}): JSX.Element {
-  const { draft } = props;
-  return (
-    <>
-      <div class="file-head">
-        <p class="soft">Paste, drop or open a job file or a configuration of OpenPAI.</p>
-        <label class="button file-button">
-          Open a file …
-          <input
-            type="file"
-            class="hidden"
-            accept=".yaml,.yml,.json,text/*"
-            onChange={(e) => {
-              const file = e.currentTarget.files?.[0];
-              if (file) props.onFile(file);
-              e.currentTarget.value = "";
-            }}
-          />
-        </label>
-      </div>
-      <Editor
-        label="Job file"
-        value={draft.text}
-        marked={props.marked}
-        place={props.place}
-        maxLength={props.max}
-        onInput={props.onText}
-        onFile={props.onFile}
-        onTooLong={(length) => notify(tooLarge("The text", length, props.max), true)}
-      />
-      {(props.isOpenpai || draft.noImage) && (
-        <label class="no-image">
-          <input
-            type="checkbox"
-            checked={draft.noImage}
-            onChange={(e) => props.onNoImage(e.currentTarget.checked)}
-          />
-          <span>
-            Run the commands without their images (<code>--no-image</code>)
-          </span>
-        </label>
-      )}
-    </>
-  );
-}
-
 /** Go to the page of the new job, or to the list for several. */
 function follow(reply: SubmitReply, route: (url: string) => void): void {
   const runs = Object.values(reply.jobs).flat();
@@ -358,7 +324,7 @@ function useCheck(text: string, noImage: boolean): ReturnType<typeof useRemote<C
     const timer = setTimeout(() => setSettled(key), TYPING_MS);
     return () => clearTimeout(timer);
   }, [key]);
-  return useRemote<Check>(
+  const remote = useRemote<Check>(
     settled,
     async (signal) => {
       const [checked, without] = JSON.parse(settled) as [string, boolean];
@@ -367,40 +333,5 @@ function useCheck(text: string, noImage: boolean): ReturnType<typeof useRemote<C
     },
     true,
   );
-}
-
-/** Return the draft of this tab, its change, and whether a part of it is not kept. */
-function useDraft(): [Draft, SetDraft, boolean] {
-  const store = useMemo(tabStore, []);
-  const [draft, setDraft] = useState<Draft>(() => loadDraft(store));
-  const [isPartly, setPartly] = useState(false);
-  const newest = useRef(draft);
-  newest.current = draft;
-  useEffect(() => {
-    const timer = setTimeout(() => setPartly(saveDraft(store, draft)), KEEP_MS);
-    return () => clearTimeout(timer);
-  }, [draft]);
-  useEffect(() => {
-    const keep = (): void => void saveDraft(store, newest.current);
-    window.addEventListener("pagehide", keep);
-    return () => {
-      window.removeEventListener("pagehide", keep);
-      keep();
-    };
-  }, []);
-  return [draft, setDraft, isPartly];
-}
-
-const tooLarge = (what: string, size: number, max: number): string =>
-  `${what} has ${bytes(size)}; at most ${bytes(max)} can be submitted. Put data into separate files.`;
-
-/** Return the text of a file. Raises an Error with a sentence. */
-async function readText(file: File, max: number): Promise<string> {
-  if (file.size > max) throw new Error(tooLarge(file.name, file.size, max));
-  const content = await file.arrayBuffer();
-  try {
-    return new TextDecoder("utf-8", { fatal: true }).decode(content);
-  } catch {
-    throw new Error(`${file.name} is no text in UTF-8, so it is no job file.`);
-  }
+  return { ...remote, loading: remote.loading || settled !== key };
 }

@@ -1,4 +1,4 @@
-/** A field for a text of many lines: with their numbers, marks, and files that are dropped on it. */
+/** A field for a text of many lines: with their numbers, and marks at some. */
 
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
@@ -19,7 +19,6 @@ export function Editor(props: {
   place: Place | undefined;
   maxLength: number;
   onInput: (value: string) => void;
-  onFile: (file: File) => void;
   onTooLong: (length: number) => void;
 }): JSX.Element {
   const area = useRef<HTMLTextAreaElement>(null);
@@ -40,12 +39,6 @@ export function Editor(props: {
     event.preventDefault();
     props.onTooLong(length);
   };
-  const onDrop = (event: DragEvent): void => {
-    const file = event.dataTransfer?.files[0];
-    if (!file) return;
-    event.preventDefault();
-    props.onFile(file);
-  };
   return (
     <div class="editor">
       <pre class="line-numbers" aria-hidden="true" ref={numbers}>
@@ -61,8 +54,6 @@ export function Editor(props: {
         value={props.value}
         onInput={(e) => props.onInput(e.currentTarget.value)}
         onPaste={onPaste}
-        onDragOver={(e) => e.preventDefault()}
-        onDrop={onDrop}
         onScroll={(e) => {
           if (numbers.current) numbers.current.scrollTop = e.currentTarget.scrollTop;
         }}

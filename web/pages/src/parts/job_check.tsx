@@ -57,6 +57,8 @@ export function CheckPanel(props: {
   /** Problems that stand beside the fields are only counted. */
   general: Problem[] | undefined;
   fileText: string | undefined;
+  /** Of the job; a command line adds them afterwards. */
+  tags: string[];
   onLine: ((line: number) => void) | undefined;
 }): JSX.Element {
   const { check, blank } = props;
@@ -74,6 +76,7 @@ export function CheckPanel(props: {
           ? `${plural(count, "problem")}${props.general ? ", marked in the form" : ""}.`
           : "No problems."}
         {found.openpai > 0 && ` A configuration of OpenPAI, version ${found.openpai}.`}
+        {check.loading && <span class="soft busy"> Checking …</span>}
       </p>
       <ProblemList title="Problems" kind="error" problems={shown} onLine={props.onLine} />
       <ProblemList
@@ -83,7 +86,7 @@ export function CheckPanel(props: {
         onLine={props.onLine}
       />
       {found.jobs.length > 0 && <DryRun check={found} />}
-      {found.command && <Snippet title="Command line" text={found.command} />}
+      {found.command && <Snippet title="Command line" text={found.command + tagging(props.tags)} />}
       {props.fileText && count === 0 && (
         <details>
           <summary>Job file (job.json)</summary>
@@ -99,6 +102,13 @@ export function CheckPanel(props: {
     </>
   );
 }
+
+/** Return the lines of a shell that add the tags to the new job. */
+const tagging = (tags: string[]): string =>
+  tags.length ? `\njobscribe job tag COMPUTEJID add ${tags.map(shellWord).join(" ")}` : "";
+
+const shellWord = (word: string): string =>
+  /^[\w.:@/+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`;
 
 function DryRun({ check }: { check: Check }): JSX.Element {
   const runs = check.jobs.reduce((sum, job) => sum + job.runs, 0);
