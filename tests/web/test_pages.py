@@ -120,6 +120,14 @@ def test_a_request_about_others_names_its_sender_and_not_its_subject(
     refused(web.as_(ANN).post("/page-data/site/whoami", {"uid": BOB}), 400, "badRequest")
 
 
+def test_pages_get_no_paths_of_machines(web: FrontEnd, stub: StubSupervisor) -> None:
+    stub.answers["/api/agents"] = {"agents": [{"agent": "a", "log": "/srv/x", "jobs": ["b"]}]}
+    stub.answers["/api/agent-logs"] = {"text": "starts", "where": "/srv/x"}
+    said = web.as_(ANN).said("/page-data/site/agents", {})
+    assert said == {"agents": [{"agent": "a", "jobs": ["b"]}]}
+    assert web.as_(ANN).said("/page-data/site/agent-logs", {"agent": "a"}) == {"text": "starts"}
+
+
 def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor) -> None:
     spec = {"uid": ANN, "simulationId": "abcdefgh", "command": ["true"], "driver": "local"}
     event = {"type": "RunRequested", "reqId": "request0", "spec": spec}
