@@ -163,6 +163,14 @@ async def test_a_drain_is_recorded_stored_and_ended(made: Site) -> None:
     assert again == made.drains.drains and len(again) == 1
     events = [s.event for s in made.in_memory.store.read(AUDIT)]
     assert [(e.action, e.subject) for e in events] == [("site-drain begin", "site")]  # type: ignore[union-attr]
+    for n in range(3):
+        await made.ask(site.drain, DrainChange(drain=True, reason=str(n)))
+    trail = made.access.audit
+    newest, before = trail.page(0, 3, None, None, before=0)
+    assert ([s.version for s in newest], before) == ([4, 3, 2], 2)
+    rest, before = trail.page(0, 3, None, None, before=before)
+    assert ([s.version for s in rest], before) == ([1], None)
+    assert trail.page(0, 3, None, "nobody01", before=0) == ([], 2)
     end = DrainChange(drain=False)
     for _ in range(2):  # repeating it is harmless
         assert (await made.ask(site.drain, end))["drains"] == []
