@@ -55,7 +55,7 @@ def test_progress_is_known_while_it_runs_and_in_the_end(shared: SupervisorProces
     assert (
         said["parallelStatus"]
         == said["exit"]["report"]
-        == {"frameCount": 4, "percentComplete": 100.0}
+        == {"frameCount": 4, "frameTotal": 4, "percentComplete": 100.0}
     )
 
 

@@ -99,7 +99,7 @@ def test_a_parallel_run_is_watched_while_it_goes_on_and_read_afterwards(
     over = observed.over(run, "completed")
     assert (
         over["parallelStatus"]
-        == {"frameCount": 12, "percentComplete": 100.0}
+        == {"frameCount": 12, "frameTotal": 12, "percentComplete": 100.0}
         == over["exit"]["report"]
     )
     out, err = follower.communicate(timeout=SECS)

@@ -2,6 +2,7 @@
 outside of the blueprint.
 """
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -287,35 +288,33 @@ def test_a_name_of_somebody_elses_that_leads_here_is_not_this_site(
     refused(answer, 401, "unauthenticated") if ok else refused(answer, 403, "crossSite")
 
 
-def test_the_page_loads_only_from_here_and_is_shown_by_no_other(client: FlaskClient) -> None:
-    page = client.get("/", buffered=True)
-    assert page.status_code == 200 and b"<html" in page.get_data()
-    policy = page.headers["Content-Security-Policy"]
-    assert (
-        "default-src 'self'" in policy
-        and "frame-ancestors 'none'" in policy
-        and "script-src" not in policy
-    )
-    assert page.headers["X-Content-Type-Options"] == "nosniff"
-    script = client.get("/static/api.js", buffered=True)
-    assert script.mimetype == "text/javascript"
-    assert (
-        client.get(
-            "/static/api.js", headers={"If-None-Match": script.headers["ETag"]}, buffered=True
-        ).status_code
-        == 304
-    )
+def test_the_start_leads_to_the_sign_in_and_then_to_the_apps(client: FlaskClient) -> None:
+    for where in ("./sign-in", "./apps"):
+        start = client.get("/")
+        assert (start.status_code, start.headers["Location"]) == (302, where)
+        assert start.headers["Cache-Control"] == "no-store"
+        page = client.get(where[1:], headers={"Accept": "text/html,*/*;q=0.8"})
+        text = page.get_data(as_text=True)
+        assert page.mimetype == "text/html"
+        policy = page.headers["Content-Security-Policy"]
+        assert "frame-ancestors 'none'" in policy and "unsafe" not in policy
+        assert page.headers["X-Content-Type-Options"] == "nosniff"
+        links = re.findall(r'(?:src|href)="([^"]+)"', text)
+        assert len(links) >= 2
+        for link in links:
+            assert client.get(link.removeprefix(".")).status_code == 200
+        client.post("/sign-in", json={"name": "ann"})
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../application.py",
-        "/static/%2e%2e/application.py",
-        "/static//etc/passwd",
-        "/static/",
+        "/page-files/../application.py",
+        "/page-files/%2e%2e/application.py",
+        "/page-files//etc/passwd",
+        "/page-files/",
         "/nowhere",
-        "/static/x\0y",
+        "/page-files/x\0y",
     ],
 )
 def test_what_is_not_there_is_said_in_the_usual_form(client: FlaskClient, path: str) -> None:

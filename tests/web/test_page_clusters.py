@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import flask
@@ -21,12 +21,12 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Log
 from jobscribe.web import create_blueprint
-from jobscribe.web.server.application import POLICY, STATIC
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
+from apps_user import AppsUser
 from chromium_user import CHROMIUM, FLAGS, ChromiumUser
 
 pytestmark = pytest.mark.skipif(
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.skipif(
     reason="chromium is not here; etc/engines/chromium.sh installs it",
 )
 
+HEAT = "Heat in a plate"
 PASSWORD, CODE = "canary-correct-horse", "271828"
 DEBUG = {
     "name": "debug",
@@ -76,7 +77,8 @@ class House:
             "/api/job-list": {"jobs": [], "next": None},
             "/api/run-simulation": self.run,
             "/api/run-status": lambda body: self.told(),
-            "/api/run-cancel": self.cancel,
+            "/api/job-story": {"events": []},
+            "/api/job-why": lambda body: {"state": self.status.get("state", "missing")},
             "/api/sbatch-login": self.login,
             "/api/sbatch-login-status": lambda body: {
                 "ready": self.signed_in,
@@ -117,6 +119,8 @@ class House:
         return self.told()
 
     def told(self) -> Any:
+        if not self.status:
+            return Refusal("notFound", "there is no job")
         said = {**self.status, "cluster": "alpha"}
         if self.signed_in or self.status.get("state") not in ("pending", "running"):
             return said
@@ -155,10 +159,6 @@ class House:
         }
         return {"state": "ok", "loginSuccess": True, "cluster": "alpha", "user": "joe"}
 
-    def cancel(self, body: Any) -> Any:
-        self.status |= {"state": "canceled", "over": True, "queueState": None}
-        return self.told()
-
 
 @pytest.fixture
 def house(stub: StubSupervisor) -> House:
@@ -183,17 +183,6 @@ def url(stub: StubSupervisor, house: House, lines: Lines) -> Iterator[str]:
             log=Log("web", Redactor(), lines),
         )
     )
-
-    def page(name: str) -> flask.Response:
-        answer = flask.send_from_directory(STATIC, name)
-        answer.headers["Content-Security-Policy"] = POLICY
-        return answer
-
-    app.add_url_rule("/", "index", lambda: page("index.html"))
-    app.add_url_rule("/static/<path:name>", "static", page)
-    app.add_url_rule(
-        "/who", "who", lambda: ({"code": "notFound", "error": "there is nothing"}, 404)
-    )
     server = werkzeug.serving.make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -212,277 +201,178 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+class ClusterUser(AppsUser):
+    """A user of a site with a sign-in of its own. The browser has the user's library."""
+
+    def __init__(self, browser: Any, url: str, **context: Any) -> None:
+        ChromiumUser.__init__(self, browser, "about:blank", "ann", **context)
+        self.site: Any = SimpleNamespace(front=url.rstrip("/"))
+        self.uid = ANN
+        self.library: dict[str, str] = {}
+        self.page.route("**/lib-file*/**", self._answer)
+        # this site has no stream, and no user is signed in to the cluster at first
+        self.expected += ["/live", "/run-simulation$", "/sbatch-login$", "/page-data/"]
+
+    def _answer(self, route: Any) -> None:
+        name = route.request.url.rpartition("/")[2]
+        if route.request.method == "PUT":
+            self.library[name] = route.request.post_data
+            route.fulfill(json={})
+        elif "/lib-files/" in route.request.url:
+            files = [{"name": n, "size": 1, "sha256": "0" * 64} for n in self.library]
+            route.fulfill(json={"files": files})
+        else:
+            route.fulfill(body=self.library[name], content_type="application/json")
+
+
 @pytest.fixture
-def ann(browser: Any, url: str) -> Iterator[ChromiumUser]:
-    chromium = ChromiumUser(browser, url, "ann")
-    # this site has no live news stream, and no user is signed in to the cluster at first
-    chromium.expected += ["/live", "/run-simulation$", "/sbatch-login$", "/run-log/"]
-    chromium.until("#link", "^asking")
-    yield chromium
-    troubles = chromium.troubles
-    chromium.close()
+def ann(browser: Any, url: str) -> Iterator[ClusterUser]:
+    user = ClusterUser(browser, url)
+    yield user
+    troubles = user.troubles
+    user.close()
     assert troubles == []
 
 
-def picture(chromium: ChromiumUser, path: Path) -> None:
-    """Save a screenshot for manual inspection, only with SOAK: a full screenshot takes longer than
-    the rest of a test.
-    """
-    if os.environ.get("SOAK"):
-        chromium.page.screenshot(path=path, full_page=True)
+def sign_in(ann: ClusterUser, password: str = PASSWORD, code: str = CODE) -> None:
+    ann.page.get_by_label("User name there").fill(" joe ")
+    ann.page.get_by_label("Password").fill(password)
+    ann.page.get_by_label("One-time code").fill(code)
+    ann.page.get_by_label("One-time code").press("Enter")
 
 
-def field(ann: ChromiumUser, name: str) -> Any:
-    return ann.page.locator(f"#batch-{name}")
-
-
-def ask_for(ann: ChromiumUser, **fields: str) -> None:
-    ann.page.locator("#where").select_option("alpha")
-    for name, value in fields.items():
-        field(ann, name).fill(value)
-
-
-def started(ann: ChromiumUser) -> str:
-    before = ann.jid()
-    ann.page.locator("#start").click()
-    found: str = until(lambda: (now := ann.jid()) != before and now, "another run is shown")
-    return found
-
-
-def sign_in(ann: ChromiumUser, password: str = PASSWORD, code: str = CODE) -> None:
-    ann.page.locator("#cluster-user").fill(" joe ")
-    ann.page.locator("#cluster-password").fill(password)
-    ann.page.locator("#cluster-code").fill(code)
-    ann.page.locator("#cluster-code").press("Enter")
+WISHES = {"sbatchProject": "m123", "sbatchHours": "0.5", "sbatchNodes": "2"}
+WISHES |= {"tasksPerNode": "4", "sbatchCores": "2"}
 
 
 def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
-    ann: ChromiumUser, house: House, stub: StubSupervisor, lines: Lines, tmp_path: Path
+    ann: ClusterUser, house: House, stub: StubSupervisor, lines: Lines
 ) -> None:
-    ask_for(
-        ann,
-        sbatchProject="m123",
-        sbatchHours="0.5",
-        sbatchNodes="2",
-        tasksPerNode="4",
-        sbatchCores="2",
-    )
-    started(ann)
+    ann.new(HEAT, where="alpha", **WISHES)
+    ann.start()
+    # the dialog opens by itself and names the cluster
+    ann.until("dialog", r"login\.example\.org")
     run = house.runs[0]
     assert (run["driver"], run["timeLimitSecs"]) == ("sbatch", 1800.0)
     wishes = {k: v for k, v in run["batch"].items() if v not in (None, [], "")}
-    assert wishes == {
-        "cluster": "alpha",
-        "account": "m123",
-        "nodes": 2,
-        "tasksPerNode": 4,
-        "cores": 2,
-    }
-
-    # the dialog opens by itself, names the cluster, and has fields that browsers recognise
-    ann.until("#cluster-host", r"^login\.example\.org$")
-    assert ann.page.evaluate("document.activeElement.id") == "cluster-user"
-    kinds = [
-        ann.page.locator(f"#cluster-{n}").evaluate("e => [e.type, e.autocomplete]")
-        for n in ("user", "password", "code")
-    ]
-    assert kinds == [
-        ["text", "username"],
-        ["password", "current-password"],
-        ["text", "one-time-code"],
-    ]
-    picture(ann, tmp_path / "dialog.png")
-
+    numbers = {"nodes": 2, "tasksPerNode": 4, "cores": 2}
+    assert wishes == {"cluster": "alpha", "account": "m123", **numbers}
     # a wrong answer is reported, and is neither kept nor sent again
     sign_in(ann, password="canary-wrong")
-    ann.until("#cluster-wrong", "has not accepted the password. .*next code")
-    assert [ann.page.locator(f"#cluster-{n}").input_value() for n in ("password", "code")] == [
-        "",
-        "",
-    ]
-    assert ann.page.evaluate("document.activeElement.id") == "cluster-password"
+    ann.until("dialog [role=alert]", "has not accepted the password")
+    assert ann.page.get_by_label("Password").input_value() == ""
     assert len(stub.sent("/api/sbatch-login")) == 1
     sign_in(ann)
-    until(lambda: not ann.sees("#cluster-sign-in"), "the dialog is gone")
-    assert stub.sent("/api/sbatch-login")[-1] == {
-        "uid": ANN,
-        "cluster": "alpha",
-        "username": "joe",
-        "password": PASSWORD,
-        "otp": CODE,
-        "privateKey": None,
-        "passphrase": None,
-        "certificate": None,
-    }
-
+    until(lambda: not ann.sees("dialog"), "the dialog is gone")
+    sent = stub.sent("/api/sbatch-login")[-1]
+    assert [sent[k] for k in ("uid", "cluster", "username", "otp")] == [ANN, "alpha", "joe", CODE]
     # the waiting run continues, and Slurm's reason is shown
-    ann.until("#sentence", r"other jobs come first \(Priority\)\.$")
-    assert (
-        ann.text("#batch-state")
-        == "on alpha · Slurm job 4711 · partition debug · PENDING (Priority)"
-    )
-    assert not ann.sees("#sign-in-row") and len(house.runs) == 1
-    picture(ann, tmp_path / "waits.png")
-    house.status |= {
-        "state": "running",
-        "queueState": None,
-        "batch": {**house.status["batch"], "state": "RUNNING", "reason": "None", "nodes": "n[1-2]"},
-    }
-    ann.until("#batch-state", r"RUNNING · nodes n\[1-2\]$")
-
+    ann.until(".stage", r"other jobs come first \(Priority\)\.")
+    batch = "on alpha · Slurm job 4711 · partition debug · PENDING"
+    ann.until(".facts", re.escape(f"{batch} (Priority)"))
+    assert len(house.runs) == 1
+    batch_now = {**house.status["batch"], "state": "RUNNING", "reason": "None", "nodes": "n[1-2]"}
+    house.status |= {"state": "running", "queueState": None, "batch": batch_now}
+    ann.until(".facts", r"RUNNING · nodes n\[1-2\]")
     # no secret is left in the page or in the log
-    page = ann.page.evaluate(
-        "document.documentElement.outerHTML + JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie"
-    )
-    values = ann.page.evaluate(
-        "[...document.querySelectorAll('input')].map((i) => i.value).join(' ')"
-    )
+    page = ann.page.evaluate(_KEPT)
     for secret in (PASSWORD, CODE, "canary"):
-        assert secret not in page + values + lines.text() + " ".join(r.url for r in ann.live)
-    ann.page.locator("#cancel").click()
-    ann.until("#chip", "^canceled$")
+        assert secret not in page + lines.text() + " ".join(r.url for r in ann.live)
+        assert secret not in str(ann.library)
 
 
-def test_who_does_not_sign_in_now_can_do_it_later(
-    ann: ChromiumUser, house: House, stub: StubSupervisor
+_KEPT = """() => document.documentElement.outerHTML + JSON.stringify(localStorage)
+  + JSON.stringify(sessionStorage) + document.cookie
+  + [...document.querySelectorAll("input")].map((i) => i.value).join(" ")"""
+
+
+def test_who_does_not_sign_in_now_can_do_it_later_also_on_a_phone(
+    browser: Any, url: str, house: House, stub: StubSupervisor
 ) -> None:
-    ask_for(ann)
-    started(ann)
-    until(lambda: ann.sees("#cluster-sign-in"), "the dialog is there")
-    ann.page.locator("#cluster-password").fill(PASSWORD)
+    view = {"viewport": {"width": 390, "height": 844}, "color_scheme": "dark"}
+    ann = ClusterUser(browser, url, **view)
+    ann.new(HEAT, where="alpha")
+    ann.start()
+    until(lambda: ann.sees("dialog"), "the dialog is there")
+    box = ann.page.locator("dialog").bounding_box()
+    assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
+    assert ann.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    ann.page.get_by_label("Password").fill(PASSWORD)
     ann.page.keyboard.press("Escape")
-    until(lambda: not ann.sees("#cluster-sign-in"), "the dialog is gone")
-    # the close event of a dialog comes a moment after the dialog is hidden
-    until(lambda: not ann.page.locator("#cluster-password").input_value(), "nothing stays in it")
-    ann.until("#sentence", "^Waiting for a sign-in at alpha.$")
+    until(lambda: not ann.sees("dialog"), "the dialog is gone")
+    ann.until(".stage", "Waiting for a sign-in at alpha")
     assert stub.sent("/api/sbatch-login") == []
     for wrong, words in (("unreachable", "does not answer"), ("slow", "try again in 60 s")):
         house.wrong = wrong
-        ann.page.locator("#cluster-open").click()
+        ann.page.get_by_role("button", name="Sign in to alpha").click()
+        assert ann.page.get_by_label("Password").input_value() == ""
         sign_in(ann)
-        ann.until("#cluster-wrong", words)
-        ann.page.locator("#cluster-cancel").click()
+        ann.until("dialog [role=alert]", words)
+        ann.page.get_by_role("button", name="Not now").click()
     house.wrong = ""
-    ann.page.locator("#cluster-open").click()
-    assert (
-        not ann.sees("#cluster-wrong")
-        and ann.page.locator("#cluster-user").input_value().strip() == "joe"
-    )
+    ann.page.get_by_role("button", name="Sign in to alpha").click()
+    assert not ann.sees("dialog [role=alert]")
     sign_in(ann)
-    ann.until("#batch-state", "Slurm job 4711")
+    ann.until(".facts", "Slurm job 4711")
     # after sign-out during the run, the page reports that the status is unknown
     house.signed_in = False
     house.status |= {"state": "running", "known": False}
-    ann.until("#sentence", "^Nobody is signed in. It goes on, and will be heard of after that.$")
-    assert ann.sees("#cluster-open")
+    ann.until(".stage", "Nobody is signed in. The run goes on.")
+    assert ann.page.get_by_role("button", name="Sign in to alpha").is_visible()
+    assert ann.troubles == []
+    ann.close()
 
 
-def test_what_a_partition_allows_is_shown_and_kept_to(ann: ChromiumUser, house: House) -> None:
+def test_what_a_partition_allows_is_shown_and_kept_to(ann: ClusterUser, house: House) -> None:
     # before a sign-in the partitions are unknown, so their names can be typed
-    ann.page.locator("#where").select_option("alpha")
-    assert ann.page.locator("#queue").evaluate("e => e.tagName") == "INPUT"
+    sid = ann.new(HEAT, where="alpha")
+    assert ann.field("sbatchQueue").evaluate("e => e.tagName") == "INPUT"
     house.signed_in, house.clusters = True, [ALPHA]
     ann.page.reload()
-    ann.until("#link", "^asking")
-    ann.page.locator("#where").select_option("alpha")
-    options = ann.page.locator("#queue option").all_inner_texts()
+    ann.until("form.values", "16 GB each")
+    options = ann.page.locator("#field-sbatchQueue option").all_inner_texts()
     assert options == ["the cluster's own choice", "debug (default)", "long"], (
         "what is down is not offered"
     )
-    assert ann.page.locator("#queue").input_value() == "debug"
-    assert ann.text("#batch-hint") == "up to 0.5 h, 2 nodes, 8 cores each, 16 GB each."
-    assert ann.page.locator("#batch-sbatchProject-known option").evaluate_all(
+    assert ann.field("sbatchQueue").input_value() == "debug"
+    assert "up to 0.5 h, 2 nodes, 8 cores each, 16 GB each." in ann.text("form.values")
+    assert ann.page.locator("#field-sbatchProject-known option").evaluate_all(
         "os => os.map((o) => o.value)"
     ) == ["m123", "m456"]
-
     for name, value, words in (
         ("sbatchHours", "0.6", "at most 0.5 here"),
         ("sbatchNodes", "3", "at most 2 here"),
         ("sbatchCores", "0", "a whole number of at least 1"),
     ):
-        field(ann, name).fill(value)
-        ann.page.locator("#start").click()
-        ann.until(f"#batch-{name}-wrong", words)
-        assert (
-            ann.page.evaluate("document.activeElement.id") == f"batch-{name}" and house.runs == []
-        )
-        field(ann, name).fill("")
-    ann.page.locator("#queue").select_option("long")
-    assert ann.text("#batch-hint") == "up to 48 h."
-    field(ann, "sbatchHours").fill("47.5")
-
+        ann.fill(**{name: value})
+        ann.start()
+        ann.until(f"#field-{name}-wrong", words)
+        assert ann.page.evaluate("document.activeElement.id") == f"field-{name}"
+        assert house.runs == []
+        ann.fill(**{name: ""})
+    ann.fill(sbatchQueue="long")
+    ann.until("form.values", "up to 48 h.")
     # errors from the cluster appear above the form, errors from the front end at their field
-    field(ann, "sbatchProject").fill("m999")
-    ann.page.locator("#start").click()
-    ann.until("#notices", "The account m999 is not yours on alpha")
-    field(ann, "sbatchProject").fill("a b")
-    ann.page.locator("#start").click()
-    ann.until("#batch-sbatchProject-wrong", "^Account must be a name as Slurm has them")
-
-    # the values of a run can be restored together with its cluster, without a request to the
-    # cluster
-    field(ann, "sbatchProject").fill("m456")
-    one = started(ann)
-    ann.page.locator("#defaults").click()
-    assert ann.page.locator("#where").input_value() == "" and not ann.sees("#batch")
-    started(ann)
-    assert (house.runs[-1]["driver"], house.runs[-1].get("batch")) == ("", None)
-    ann.show(one)
-    ann.page.locator("#reuse").click()
-    again = [
-        ann.page.locator(s).input_value()
-        for s in ("#where", "#queue", "#batch-sbatchProject", "#batch-sbatchHours")
-    ]
-    assert again == ["alpha", "long", "m456", "47.5"]
-
-
-def test_a_house_without_clusters_asks_nobody_where(ann: ChromiumUser, house: House) -> None:
+    ann.fill(sbatchHours="47.5", sbatchProject="m999")
+    ann.start()
+    ann.until("form.values [role=alert]", "The account m999 is not yours on alpha")
+    ann.fill(sbatchProject="a b")
+    ann.start()
+    ann.until("#field-sbatchProject-wrong", "^Account must be a name as Slurm has them")
+    # cluster and resources are stored with the simulation
+    ann.fill(sbatchProject="m456")
+    ann.start()
+    until(lambda: house.runs and house.runs[-1]["batch"]["account"] == "m456", "it is sent")
+    ann.page.goto(f"{ann.site.front}/apps/heat/{sid}")
+    ann.until("form.values", "Saved")
+    names = ("where", "sbatchQueue", "sbatchProject", "sbatchHours")
+    assert [ann.field(n).input_value() for n in names] == ["alpha", "long", "m456", "47.5"]
+    # without clusters nobody is asked where
+    ann.fill(where="")
+    assert not ann.field("sbatchQueue").is_visible()
     house.clusters = []
     ann.page.reload()
-    ann.until("#link", "^asking")
-    assert not ann.sees("#where-row") and not ann.sees("#batch")
-    started(ann)
-    assert house.runs[-1]["driver"] == ""
-
-
-def test_the_dialog_can_be_used_on_a_phone_in_the_dark(
-    browser: Any, url: str, tmp_path: Path
-) -> None:
-    chromium = ChromiumUser(
-        browser,
-        url,
-        "ann",
-        viewport={"width": 390, "height": 844},
-        color_scheme="dark",
-        device_scale_factor=2,
-        has_touch=True,
-    )
-    chromium.expected += ["/live", "/run-log/"]
-    try:
-        chromium.until("#link", "^asking")
-        ask_for(chromium)
-        started(chromium)
-        until(lambda: chromium.sees("#cluster-sign-in"), "the dialog is there")
-        box = chromium.page.locator("#cluster-sign-in").bounding_box()
-        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390
-        assert chromium.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        colour = chromium.page.evaluate(
-            "getComputedStyle(document.getElementById('cluster-sign-in')).backgroundColor"
-        )
-        assert max(map(int, re.findall(r"\d+", colour)[:3])) < 80, "dark where dark is wished"
-        picture(chromium, tmp_path / "phone.png")
-        # every control can be reached with the Tab key
-        reached = []
-        for _ in range(6):
-            reached.append(chromium.page.evaluate("document.activeElement.id"))
-            chromium.page.keyboard.press("Tab")
-        assert reached[:5] == [
-            "cluster-user",
-            "cluster-password",
-            "cluster-code",
-            "cluster-enter",
-            "cluster-cancel",
-        ]
-        assert chromium.troubles == []
-    finally:
-        chromium.close()
+    ann.until("form.values", "Pause before each frame")
+    assert not ann.field("where").is_visible()
+    ann.start()
+    until(lambda: house.runs[-1]["driver"] == "", "it runs on this machine")

@@ -23,7 +23,11 @@ def metas(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "path", ["/jobs", f"/jobs/{JID}", "/jobs/a/b", "/jobs?state=error", "/submit"]
+    "path",
+    [
+        *("/jobs", f"/jobs/{JID}", "/jobs/a/b", "/jobs?state=error"),
+        *("/submit", "/apps/heat/abcdefgh", "/queues", "/account", "/docs/site", "/reference"),
+    ],
 )
 def test_each_address_is_the_same_document(make_web: Callable[..., FrontEnd], path: str) -> None:
     for prefix in ("", "/sims/a"):
@@ -40,6 +44,37 @@ def test_each_address_is_the_same_document(make_web: Callable[..., FrontEnd], pa
             assert link.startswith(prefix + "/page-files/")
             assert web.as_(None).get(link).status_code == 200
         assert metas(web.as_(None).get(prefix + path).get_data(as_text=True))["user"] == ""
+
+
+def test_who_opens_apps_gets_the_page_and_others_get_data(web: FrontEnd) -> None:
+    ann = web.as_(ANN)
+    browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    for accept, kind in ((browser, "text/html"), ("*/*", "application/json")):
+        answer = ann.get("/apps", Accept=accept)
+        assert (answer.mimetype, answer.headers["Vary"]) == (kind, "Accept")
+    assert ann.get("/apps").get_json()["apps"]
+    assert web.as_(None).get("/apps", Accept=browser).status_code == 200
+    refused(web.as_(None).get("/apps"), 401, "unauthenticated")
+    refused(ann.post("/apps"), 405, "methodNotAllowed")
+
+
+def test_the_name_of_a_simulation_is_that_of_its_job(web: FrontEnd, stub: StubSupervisor) -> None:
+    stub.answers["/api/run-simulation"] = {"state": "pending", "computeJid": JID}
+    run = {"simulationType": "heat", "simulationId": "abcdefgh", "report": "heatAnimation"}
+    hashes = set()
+    for simulation in (
+        {"name": "my plate"},
+        {"name": " "},
+        {"name": 3},
+        {"name": "a\0b"},
+        "odd",
+        {},
+    ):
+        web.as_(ANN).said("/run-simulation", {**run, "models": {"simulation": simulation}})
+        hashes.add(stub.sent("/api/run-simulation")[-1]["run"]["computeJobHash"])
+    names = [sent["run"].get("simName") for sent in stub.sent("/api/run-simulation")]
+    assert names == ["my plate", None, None, None, None, None]
+    assert len(hashes) == 1, "a name changes no result"
 
 
 def test_files_are_kept_for_ever_and_compressed(web: FrontEnd) -> None:

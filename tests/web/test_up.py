@@ -255,7 +255,7 @@ def test_a_supervisor_that_stands_still_is_no_reason_for_the_page_to(up: Supervi
     os.kill(up.pid, signal.SIGSTOP)
     try:
         assert requests.get(up.front + "/healthz", timeout=10).status_code == 200
-        assert requests.get(up.front + "/static/api.js", timeout=10).status_code == 200
+        assert requests.get(up.front + "/sign-in", timeout=10).status_code == 200
     finally:
         os.kill(up.pid, signal.SIGCONT)
     assert ann.post("/own-jobs").status_code == 200

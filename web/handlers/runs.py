@@ -325,7 +325,9 @@ def _sim_name(models: schemas.Data) -> str | None:
     """Return the name that the user gave the simulation, as Sirepo's clients send it."""
     simulation = models.get("simulation")
     name = simulation.get("name") if isinstance(simulation, dict) else None
-    return name[:_NAME_CHARS] if isinstance(name, str) and name.strip() else None
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        return None
+    return name[:_NAME_CHARS]
 
 
 def _for_pages(sign_in: Reply, report: str) -> Reply:

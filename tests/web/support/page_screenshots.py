@@ -9,6 +9,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[2]
 sys.path += [str(p) for p in TESTS.glob("*/support")] + [str(TESTS / "support")]
 
+from apps_user import AppsUser
 from chromium_user import CHROMIUM, FLAGS
 from pages_user import PagesUser
 from playwright.sync_api import sync_playwright
@@ -27,6 +28,11 @@ JOBS = (
     ("evaluate on the test set", "seq 5; exit 3"),
     ("train, rate 0.01", TRAIN),
 )
+#: App and values of simulations, and the state for which the pictures wait.
+SIMULATIONS: dict[str, tuple[str, dict[str, object], str]] = {
+    "running": ("Heat in a plate", {"frames": 400, "paceSecs": 0.3}, "running"),
+    "done": ("A growing dog", {}, "completed"),
+}
 SIZES = ((1280, 800), (360, 740), (1920, 1080))
 
 
@@ -42,6 +48,8 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
         with sync_playwright() as p:
             browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
             uid = PagesUser(browser, site, "ann").uid
+            ann = AppsUser(browser, site, "ann")
+            apps = {name: _simulation(ann, *wanted) for name, wanted in SIMULATIONS.items()}
             browser.close()
         runs = []
         for name, text in JOBS:
@@ -75,10 +83,21 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
                 "operations": "/operations",
                 "operations-tokens": "/operations?tab=tokens",
                 "operations-upkeep": "/operations?tab=upkeep",
+                "apps": "/apps",
+                "apps-library": f"{apps['done']}?tab=library",
+                **{f"apps-{name}": path for name, path in apps.items()},
             },
         )
     finally:
         site.end()
+
+
+def _simulation(ann: AppsUser, app: str, values: dict[str, object], state: str) -> str:
+    """Start a simulation and return the address of its page."""
+    ann.new(app, **values)
+    ann.start()
+    ann.until_state(state)
+    return ann.page.url.removeprefix(ann.site.front)
 
 
 def main(folder: Path) -> None:

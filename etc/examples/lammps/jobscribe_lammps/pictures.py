@@ -79,7 +79,7 @@ def _atoms(
     notes = _notes(snapshot.stride, "atom", len(places) - len(finite))
     first = dump.box(folder)
     return {
-        "title": f"{deck.title}: {label}, step {span.step}{notes}",
+        "title": f"{label}, step {span.step}{notes}",
         "xLabel": "x / sigma",
         "yLabel": "y / sigma",
         "xRange": _outer(snapshot.x, first[0]),

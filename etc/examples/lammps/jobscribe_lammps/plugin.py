@@ -48,6 +48,7 @@ def progress(run: Run) -> dict[str, Any]:
     step = thermo.last_step(run.run_dir) or 0
     return {
         "frameCount": pictures.available(run.run_dir, known, int(values["thermoEvery"])),
+        "frameTotal": int(values["steps"]) // int(values["dumpEvery"]) + 1,
         "percentComplete": min(100.0, round(100 * step / int(values["steps"]), 1)),
         "step": step,
     }

@@ -75,7 +75,7 @@ function Row(props: {
       <div>
         <label for={id}>{title}</label>
         {note && (
-          <p class="soft number" id={`${id}-note`}>
+          <p class="soft" id={`${id}-note`}>
             {note}
           </p>
         )}

@@ -1,7 +1,7 @@
 /** A heatmap or points on a canvas, with the values under the pointer. */
 
 import type { JSX, RefObject } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { Colours } from "./axes.ts";
 import { described, draw, type Picture } from "./draw.ts";
 import type { Range } from "./ticks.ts";
@@ -45,7 +45,7 @@ export function PictureCanvas(props: {
   const [readout, setReadout] = useState("");
   const isDark = useScheme();
   const [low, high] = range ?? [];
-  useEffect(() => {
+  useLayoutEffect(() => {
     const element = canvas.current;
     if (!element) return;
     let width = -1;
