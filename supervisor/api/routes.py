@@ -181,7 +181,13 @@ ROUTES = (
         "/api/lib-files", user_files.lib_files, "read", Subject.QUERY, ("GET",), query=(_UID, _APP)
     ),
     Route("/api/job-list", runs.job_list, "read", Subject.BODY_OR_ALL, takes=rq.JobList),
-    Route("/api/job-search", runs.job_search, "read", Subject.BODY_OR_MEMBERS, takes=rq.JobSearch),
+    Route(
+        "/api/job-search",
+        runs.search.job_search,
+        "read",
+        Subject.BODY_OR_MEMBERS,
+        takes=rq.JobSearch,
+    ),
     Route("/api/job-group", run_groups.job_group, "read", Subject.BODY, takes=rq.JobGroup),
     Route(
         "/api/group-cancel", run_groups.group_cancel, "control", Subject.BODY, takes=rq.GroupCancel

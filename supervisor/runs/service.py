@@ -56,12 +56,12 @@ from ..engine.decision_loop import DurableJob, Engine
 from ..engine.event_feed import EventFeed
 from ..process.counters import Counters
 from ..tracing.id_lookup import no_job
-from .command_summaries import CommandSummaries
 from .outcome_cache import OutcomeCache
 from .output_reader import OutputReader, asked_for
 from .registry_logins import RegistryLogins
 from .request_validation import check_spec
-from .search_slots import SearchSlots
+from .search.command_summaries import CommandSummaries
+from .search.search_slots import SearchSlots
 from .why_facts import files_of, partition_of
 
 #: Number of attempts in a reply: the latest ones.

@@ -30,9 +30,9 @@ from ....protocol.errors import Refusal
 from ...access.principal import check_scope
 from ...diagnosis.missing_output import missing_output
 from ...runs.groups import gently
-from ...runs.job_search import search_jobs
+from ...runs.search.job_search import search_jobs
+from ...runs.search.tagged_jobs import tagged_jobs
 from ...runs.shells import DISABLED, Shells
-from ...runs.tagged_jobs import tagged_jobs
 from ...tracing.log_search import lines
 from ...tracing.report import line_items, log_query, trace, with_image_pulls
 from ..transport.request_handler import Handler

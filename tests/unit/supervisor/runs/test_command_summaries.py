@@ -5,8 +5,8 @@ from in_memory_supervisor import UID, InMemorySupervisor
 
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.jobs.roles import TaskRole
-from jobscribe.supervisor.runs import command_summaries
-from jobscribe.supervisor.runs.command_summaries import CHARS, CommandSummaries, summary
+from jobscribe.supervisor.runs.search import command_summaries
+from jobscribe.supervisor.runs.search.command_summaries import CHARS, CommandSummaries, summary
 
 
 def spec(*command: str, **fields: object) -> RunSpec:

@@ -16,9 +16,9 @@ from jobscribe.protocol.api.requests import JobSearch, RunSimulation, RunSpec
 from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.access.principal import OPERATOR, Principal
 from jobscribe.supervisor.api.endpoints import runs as endpoints
-from jobscribe.supervisor.runs import job_search
-from jobscribe.supervisor.runs.job_search import search_jobs
-from jobscribe.supervisor.runs.search_slots import MAX_OF_USER, SearchSlots
+from jobscribe.supervisor.runs.search import job_search
+from jobscribe.supervisor.runs.search.job_search import search_jobs
+from jobscribe.supervisor.runs.search.search_slots import MAX_OF_USER, SearchSlots
 
 COMMANDS = (
     ("train", ("python", "train.py", "--rate", "0.1")),

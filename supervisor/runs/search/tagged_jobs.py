@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ...db.store.contract import EventStore, IndexRow
-from ...db.store.name_index import tag_name
-from ...protocol.api.requests import JobList
-from ...protocol.jobs.status import ACTIVE
-from ..engine.decision_loop import Engine
-from .groups import gently
+from ....db.store.contract import EventStore, IndexRow
+from ....db.store.name_index import tag_name
+from ....protocol.api.requests import JobList
+from ....protocol.jobs.status import ACTIVE
+from ...engine.decision_loop import Engine
+from ..groups import gently
 
 #: Candidates of one tag that a list examines.
 MOST_CANDIDATES = 50_000

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from ...db.store.contract import IndexRow, RowFilter
-from ...db.store.job_index import fits
-from ...protocol.api.requests import JobSearch
-from ...protocol.errors import Refusal
+from ....db.store.contract import IndexRow, RowFilter
+from ....db.store.job_index import fits
+from ....protocol.api.requests import JobSearch
+from ....protocol.errors import Refusal
+from ..groups import gently
+from ..service import RunService
 from .command_summaries import Summary
-from .groups import gently
-from .service import RunService
 
 #: Rows of a window. A search by words reads an event of each row, and one by queue folds each job.
 WINDOW, DEEP_WINDOW = 1000, 250

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...protocol.errors import Refusal
+from ....protocol.errors import Refusal
 
 #: Searches of one user at once. A page makes one at a time.
 MAX_OF_USER = 4

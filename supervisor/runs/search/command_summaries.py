@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...db.events.events import job_stream
-from ...db.events.job_fold import evolve
-from ...db.events.state import Job
-from ...db.store.contract import EventStore, IndexRow
-from ...protocol.api.requests import RunSpec
-from ...protocol.errors import Refusal
-from ...protocol.jobs import debugging
+from ....db.events.events import job_stream
+from ....db.events.job_fold import evolve
+from ....db.events.state import Job
+from ....db.store.contract import EventStore, IndexRow
+from ....protocol.api.requests import RunSpec
+from ....protocol.errors import Refusal
+from ....protocol.jobs import debugging
 
 #: Number of summaries in the cache, and of characters of each command.
 KEPT, CHARS = 20_000, 200

@@ -1,0 +1,1 @@
+"""Searches and lists of jobs."""
