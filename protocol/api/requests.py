@@ -826,7 +826,7 @@ class AuditPage(_Request, frozen=True, kw_only=True):
     """
 
     after: KnownSerial = 0
-    before: KnownSerial | None = None
+    before: KnownSerial | msgspec.UnsetType = msgspec.UNSET
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
     since_secs: Annotated[float, msgspec.Meta(ge=0)] | None = None
     actor: Uid | None = None

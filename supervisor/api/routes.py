@@ -183,7 +183,7 @@ ROUTES = (
     Route("/api/job-list", runs.job_list, "read", Subject.BODY_OR_ALL, takes=rq.JobList),
     Route(
         "/api/job-search",
-        runs.search.job_search,
+        runs.job_search,
         "read",
         Subject.BODY_OR_MEMBERS,
         takes=rq.JobSearch,

@@ -142,8 +142,9 @@ async def device_answer(h: Handler) -> Any:
 
 async def audit(h: Handler) -> Any:
     request: AuditPage = h.parsed(AuditPage)
+    before = None if request.before is msgspec.UNSET else request.before
     found, after = h.services.access.audit.page(
-        request.after, request.limit, request.since_secs, request.actor, request.before
+        request.after, request.limit, request.since_secs, request.actor, before
     )
     return {"state": "ok", "events": data(found), "next": after}
 
