@@ -151,7 +151,7 @@ def test_a_job_from_the_form_runs_and_nothing_typed_is_lost(
     assert site.front == front
     ann.until_url(f"/jobs/{ann.uid}-")
     ann.until("h1", "^first$")
-    ann.until(".facts", r"Tags\s*a, b")
+    ann.until(".facts", r"Tags\s*a\s*b")
     ann.until(".log", "^one\n42")
     jobs = site.post("job-search", uid=ann.uid)["jobs"]
     assert [job["name"] for job in jobs] == ["first"]
