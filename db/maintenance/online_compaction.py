@@ -22,15 +22,8 @@ from ...protocol.errors import Refusal
 from ...runtime import failpoints
 from ...runtime.filesystems import write_atomically
 from ..events.events import LogCompacted
-from ..sqlite.log_exchange import Exchanged
-from ..sqlite.opening import place
-from ..sqlite.schema import open_for_writing
-from ..store.checksum_chain import Broken, Row, follow, stored
-from ..store.disk_errors import UNREADABLE, describe
-from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
-from ..store.log_end import successor, verify_kinds
-from ..store.name_index import secondary_names
-from ..store.sql import (
+from ..sql.log_end import successor, verify_kinds
+from ..sql.statements import (
     INSERT_EVENTS,
     INSERT_JOBS,
     INSERT_KINDS,
@@ -40,7 +33,14 @@ from ..store.sql import (
     insert,
     rows_after,
 )
-from ..store.usage_table import read_usage
+from ..sql.usage_table import read_usage
+from ..sqlite.log_exchange import Exchanged
+from ..sqlite.opening import place
+from ..sqlite.schema import open_for_writing
+from ..store.checksum_chain import Broken, Row, follow, stored
+from ..store.disk_errors import UNREADABLE, describe
+from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
+from ..store.name_index import secondary_names
 from . import derived_tables, file_replacement
 from .compaction import OLDER_THAN_SECS, fold_streams, rules_of, verified
 from .new_log import (

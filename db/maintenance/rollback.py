@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from ..events.events import SYSTEM, LogSetBack, encode, schema_of, type_of
+from ..sql.statements import INSERT_KINDS, insert
 from ..sqlite.schema import open_for_reading
 from ..store.checksum_chain import row
 from ..store.disk_errors import UNREADABLE
 from ..store.head_file import DurablePosition
-from ..store.sql import INSERT_KINDS, insert
 from .derived_tables import write_rows
 
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that execute the statements of `store.sql`, and its errors.
+"""Connections to PostgreSQL that execute the statements of `sql.statements`, and its errors.
 
 The shared statements are written for SQLite. `translated` replaces what differs; the contract of the
 store tests every statement on both.
@@ -16,8 +16,9 @@ from psycopg.pq import TransactionStatus
 
 from ...protocol.errors import Refusal
 from ...runtime.store_address import StoreAddress
+from ..sql.statements import Rows
+from ..store.contract import StoreUnreachable
 from ..store.disk_errors import is_retryable as is_disk_retryable
-from ..store.sql import Rows
 
 #: Limit for a connection to be made. Requests wait for it.
 CONNECT_SECS = 5
@@ -144,4 +145,4 @@ def refusal(error: Exception, address: StoreAddress) -> Refusal:
         )
     if isinstance(error, psycopg.Error) and not is_retryable(error):
         return Refusal("storeDamaged", f"{address.name} is damaged: {text}")
-    return Refusal("storageUnavailable", f"{address.name} cannot be used: {text}")
+    return StoreUnreachable(f"{address.name} cannot be used: {text}")

@@ -12,11 +12,11 @@ from psycopg import sql
 from ...protocol.errors import Refusal
 from ...runtime.store_address import StoreAddress
 from ..events.events import SYSTEM
+from ..sql.log_end import LogPlace, verify_kinds, verify_tail
+from ..sql.statements import ROW_COLUMNS
 from ..store.checksum_chain import START, Row, stored
 from ..store.contract import Stored
 from ..store.head_file import NOTHING, DurablePosition, HeadFile
-from ..store.log_end import LogPlace, verify_kinds, verify_tail
-from ..store.sql import ROW_COLUMNS
 from ..store.store_folder import check_owner, make_folder, sync_folder
 from . import lease
 from .connection import Connection, Raw, connect, refusal
@@ -25,6 +25,8 @@ from .schema import LAYOUT, TABLES
 
 #: Largest difference between this machine's clock and the database's.
 CLOCK_SECS = 600.0
+#: How long a start waits for a lease that another supervisor has.
+TAKE_SECS = 2.0
 ERRORS = (psycopg.Error, UnicodeDecodeError)
 
 
@@ -117,7 +119,7 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
         _create(site, raw)
     _check_site(site, raw)
     holder = lease.new_holder()
-    taken = lease.take(raw, holder, site.address.schema, site.address.name)
+    taken = _taken(site, raw, holder)
     try:
         head, kinds = _verified(site, raw, taken, mark)
         ((receipts,),) = raw.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
@@ -128,6 +130,18 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
             lease.release(raw, taken.epoch)
         raise
     return Opened(site, raw, head_file, head, holder, taken.epoch, kinds, receipts)
+
+
+def _taken(site: Site, raw: Raw, holder: str) -> Lease:
+    """Take the lease. The server notices the end of a killed holder a little later."""
+    deadline = time.monotonic() + TAKE_SECS
+    while True:
+        try:
+            return lease.take(raw, holder, site.address.schema, site.address.name)
+        except Refusal:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 def _verified(

@@ -6,8 +6,8 @@ from typing import Any
 
 import psycopg
 
-from ..store.sql import Rows
-from ..store.sql_reader import SqlReader
+from ..sql.reader import SqlReader
+from ..sql.statements import Rows
 from .connection import Connection, connect, is_lost, refusal
 from .opening import ERRORS, Site, repair
 

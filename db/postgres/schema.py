@@ -4,7 +4,7 @@ Text is in the collation C: prefixes and orders are then those of SQLite.
 """
 
 from ..events.usage_row import KEY, LARGEST, MOST, SUMS
-from ..store.sql import USAGE_COLUMNS, USAGE_FIELDS
+from ..sql.statements import USAGE_COLUMNS, USAGE_FIELDS
 
 #: The layout of these tables, in `site`.
 LAYOUT = 1

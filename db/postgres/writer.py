@@ -17,13 +17,13 @@ import msgspec
 import psycopg
 
 from ...protocol.errors import Refusal
-from ..store.commit_thread import CommitThread
+from ..sql.commit_thread import CommitThread
+from ..sql.receipt_retention import ReceiptRetention
+from ..sql.statements import Rows
+from ..sql.usage_table import PeriodMerge
 from ..store.contract import Deliver, IndexRow
 from ..store.group_commit import CommitGroup, Listener, Point
 from ..store.head_file import DurablePosition
-from ..store.receipt_retention import ReceiptRetention
-from ..store.sql import Rows
-from ..store.usage_table import PeriodMerge
 from . import lease
 from .connection import FENCED, Connection, Raw, connect, describe, is_lost, is_retryable
 from .lease import FENCE, LEASE_SECS, RENEW_SECS

@@ -6,8 +6,8 @@ import sqlite3
 import time
 from collections.abc import Callable
 
-from ..store.name_table import write_names
-from ..store.usage_table import write_usage
+from ..sql.name_table import write_names
+from ..sql.usage_table import write_usage
 from .schema import LAYOUT, NAMES_TABLE, USAGE_TABLE, make_tables
 
 #: Receives a progress sentence while a slow operation runs.

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from ...protocol.errors import Refusal
 from ..events.events import SYSTEM
+from ..sql.log_end import LogPlace, verify_kinds, verify_tail
+from ..sql.statements import ROW_COLUMNS
 from ..store.checksum_chain import Row, stored
 from ..store.contract import Stored
 from ..store.disk_errors import UNREADABLE, open_refusal
 from ..store.head_file import NAME, NOTHING, DurablePosition, HeadFile, read_head
-from ..store.log_end import LogPlace, verify_kinds, verify_tail
-from ..store.sql import ROW_COLUMNS
 from ..store.store_folder import check_owner, make_folder, sync_file, sync_folder
 from .migrations import LogMessage, ignore_message, migrate
 from .schema import create, known_layout, open_for_reading, open_for_writing, set_back

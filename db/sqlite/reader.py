@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from ...protocol.errors import Refusal
+from ..sql.reader import SqlReader
 from ..store.disk_errors import UNREADABLE, open_refusal
-from ..store.sql_reader import SqlReader
 from .opening import repair
 from .schema import open_for_reading
 

@@ -1,4 +1,4 @@
-"""The SQLite file: tables, pragmas, and how it is opened. `store.sql` has the statements.
+"""The SQLite file: tables, pragmas, and how it is opened. `sql.statements` has the statements.
 
 `events` is the log. `jobs`, `receipts`, `names`, `usage` and `kinds` are derived from it and written
 in the same transaction. Layout 1 had no `names`, layout 2 no `usage`: opening for writing adds the
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ...protocol.errors import Refusal
 from ..events.usage_row import KEY
-from ..store.sql import USAGE_FIELDS
+from ..sql.statements import USAGE_FIELDS
 
 FILE = "events.sqlite"
 #: Value of `PRAGMA user_version`.

@@ -14,13 +14,9 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..events.events import SYSTEM
-from ..store.commit_thread import CommitThread
-from ..store.contract import Appended, Deliver, IndexRow, Stored
-from ..store.disk_errors import describe, is_retryable
-from ..store.group_commit import CommitGroup, Listener, Point
-from ..store.head_file import DurablePosition
-from ..store.receipt_retention import ReceiptRetention
-from ..store.sql import (
+from ..sql.commit_thread import CommitThread
+from ..sql.receipt_retention import ReceiptRetention
+from ..sql.statements import (
     INSERT_EVENTS,
     INSERT_JOBS,
     INSERT_KINDS,
@@ -29,7 +25,11 @@ from ..store.sql import (
     checksum_at,
     insert,
 )
-from ..store.usage_table import PeriodMerge, insert_usage
+from ..sql.usage_table import PeriodMerge, insert_usage
+from ..store.contract import Appended, Deliver, IndexRow, Stored
+from ..store.disk_errors import describe, is_retryable
+from ..store.group_commit import CommitGroup, Listener, Point
+from ..store.head_file import DurablePosition
 from .log_exchange import Exchanged, LogExchange, PendingExchange
 from .opening import Opened
 

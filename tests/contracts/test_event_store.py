@@ -264,7 +264,7 @@ def test_batches_may_be_decided_ahead_of_the_disk(bed: Bed) -> None:
 def test_versions_of_more_streams_than_are_remembered_are_still_known(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobscribe.db.store.commit_thread.VERSIONS_KEPT", 3)
+    monkeypatch.setattr("jobscribe.db.sql.commit_thread.VERSIONS_KEPT", 3)
     for n in range(30):
         bed.append(write(f"s{n}", 0, n))
     assert all(isinstance(r, Appended) for r in bed.settle(30))

@@ -158,6 +158,7 @@ def test_a_holder_that_lost_its_lease_writes_nothing(
     frozen = Disk(url, tmp_path / "a")
     with closing(frozen.store):
         assert isinstance(frozen.now(1), Appended)
+        monkeypatch.setattr(opening, "TAKE_SECS", 0.0)
         with pytest.raises(Refusal, match="another supervisor serves the site") as busy:
             Disk(url, tmp_path / "b")
         assert busy.value.code == "rootBusy"

@@ -57,8 +57,9 @@ from jobscribe.db.maintenance.verification import check, events_of, export
 from jobscribe.db.records.event_text import story
 from jobscribe.db.records.job_record import record_bytes
 from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker
+from jobscribe.db.sql import log_end
 from jobscribe.db.sqlite import opening
-from jobscribe.db.store import head_file, log_end
+from jobscribe.db.store import head_file
 from jobscribe.db.store.contract import Receipt, Stored
 from jobscribe.protocol.errors import Refusal
 

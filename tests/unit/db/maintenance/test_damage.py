@@ -15,9 +15,10 @@ from store_fixtures import Disk
 
 from jobscribe.db.events.events import RunEnded
 from jobscribe.db.maintenance.verification import check
+from jobscribe.db.sql import log_end
 from jobscribe.db.sqlite import opening
 from jobscribe.db.sqlite.store import SqliteStore
-from jobscribe.db.store import head_file, log_end
+from jobscribe.db.store import head_file
 from jobscribe.db.store.contract import Stored
 from jobscribe.protocol.errors import Refusal
 

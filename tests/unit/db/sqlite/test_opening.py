@@ -18,10 +18,11 @@ from jobscribe.db.events import events
 from jobscribe.db.events.events import SupervisorStarted, job_stream
 from jobscribe.db.events.job_fold import fold
 from jobscribe.db.maintenance.verification import check
+from jobscribe.db.sql import log_end, receipt_retention
 from jobscribe.db.sqlite import opening, schema, writer
 from jobscribe.db.sqlite.schema import LAYOUT
 from jobscribe.db.sqlite.store import SqliteStore
-from jobscribe.db.store import head_file, log_end, receipt_retention
+from jobscribe.db.store import head_file
 from jobscribe.db.store.contract import Appended, Batch, Receipt, Write
 from jobscribe.db.store.disk_errors import is_retryable
 from jobscribe.db.store.job_index import index_row
@@ -379,7 +380,7 @@ def test_only_errors_that_leave_the_log_as_it_was_may_pass(error: Exception, rig
         "INSERT INTO events",
         "INSERT OR REPLACE INTO jobs",
         "INSERT OR REPLACE INTO receipts",
-        "INSERT OR IGNORE INTO kinds",
+        "INSERT INTO kinds",
     ],
 )
 @pytest.mark.parametrize("passes", [True, False])

@@ -7,8 +7,8 @@ time.
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from .contract import Receipt
-from .sql import SqlConnection
+from ..store.contract import Receipt
+from .statements import SqlConnection
 
 KEPT_SECS = 24 * 3600.0
 EVERY_SECS = 3600.0

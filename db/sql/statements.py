@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from ..events.usage_row import KEY, LARGEST, MOST, SUMS, UsageRow
-from .checksum_chain import START
+from ..store.checksum_chain import START
 
 #: A limit that limits nothing, and a position behind every other one.
 ALL = 2**62

@@ -9,8 +9,8 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..events.events import Event, decode
-from .name_index import NAMED_EVENTS, secondary_names
-from .sql import INSERT_NAMES, ROW_COLUMNS, SqlConnection, insert
+from ..store.name_index import NAMED_EVENTS, secondary_names
+from .statements import INSERT_NAMES, ROW_COLUMNS, SqlConnection, insert
 
 #: Called at intervals with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]

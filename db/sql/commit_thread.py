@@ -13,9 +13,9 @@ from collections import OrderedDict
 from typing import Generic, TypeVar
 
 from ...protocol.errors import Refusal
-from .contract import Appended, Deliver, Done, Stored
-from .group_commit import CommitGroup, Listener, PendingBatch, Point, notify_listeners
-from .head_file import DurablePosition
+from ..store.contract import Appended, Deliver, Done, Stored
+from ..store.group_commit import CommitGroup, Listener, PendingBatch, Point, notify_listeners
+from ..store.head_file import DurablePosition
 
 #: Maximum number of events in one transaction. Larger groups delay other batches and are hardly
 #: faster.

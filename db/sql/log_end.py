@@ -8,10 +8,10 @@ from typing import NamedTuple
 from ...protocol.errors import Refusal
 from ...protocol.version import VERSION
 from ..events.events import SYSTEM, LogCompacted, LogSetBack, decode, known
-from .checksum_chain import START, Broken, follow, stored
-from .disk_errors import UNREADABLE
-from .head_file import DurablePosition
-from .sql import ROW_COLUMNS, SqlConnection, last_before, rows_after
+from ..store.checksum_chain import START, Broken, follow, stored
+from ..store.disk_errors import UNREADABLE
+from ..store.head_file import DurablePosition
+from .statements import ROW_COLUMNS, SqlConnection, last_before, rows_after
 
 #: Rows before the durable head that are verified at every start.
 TAIL = 500

@@ -13,10 +13,10 @@ import msgspec
 from ...protocol.errors import Refusal
 from ..events.events import CHECKPOINTS
 from ..events.usage_row import KEY, UsageRow
-from .checksum_chain import START, Broken, follow, stored, verified
-from .contract import IndexRow, JobCount, Name, Receipt, RowFilter, Stored
+from ..store.checksum_chain import START, Broken, follow, stored, verified
+from ..store.contract import IndexRow, JobCount, Name, Receipt, RowFilter, Stored
 from .row_filter import conditions
-from .sql import (
+from .statements import (
     ALL,
     JOB_COLUMNS,
     ROW_COLUMNS,

@@ -29,7 +29,7 @@ from ..events.usage_row import (
     merged,
     summed,
 )
-from .sql import INSERT_USAGE, ROW_COLUMNS, USAGE_COLUMNS, SqlConnection, insert
+from .statements import INSERT_USAGE, ROW_COLUMNS, USAGE_COLUMNS, SqlConnection, insert
 
 #: Called at intervals with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from .contract import RowFilter
+from ..store.contract import RowFilter
 
 #: The event with the request of a run: its own, or the checkpoint that replaced the events.
 _REQUEST = (
