@@ -29,6 +29,8 @@ LOCK_MS = 5_000
 #: Classes of errors after which the log is not what the writer takes it for: constraints, missing
 #: tables, damage.
 _FATAL = ("23", "42", "XX")
+#: The user lacks a right; somebody can grant it.
+DENIED = "42501"
 #: The fence of a commit.
 FENCED = "22012"
 _REPLACED = (
@@ -119,7 +121,7 @@ def is_lost(raw: Raw, error: BaseException) -> bool:
 def is_retryable(error: BaseException) -> bool:
     """Return whether a retry is allowed. The failed transaction changed nothing."""
     if isinstance(error, psycopg.Error):
-        return not (error.sqlstate or "").startswith(_FATAL)
+        return error.sqlstate == DENIED or not (error.sqlstate or "").startswith(_FATAL)
     return is_disk_retryable(error)
 
 
@@ -142,6 +144,12 @@ def refusal(error: Exception, address: StoreAddress) -> Refusal:
             "badConfig",
             f"{address.name} refuses the user: {text}; correct the user in store.url, store.password_file,"
             " or pg_hba.conf of the server",
+        )
+    if getattr(error, "sqlstate", None) == DENIED:
+        return Refusal(
+            "badConfig",
+            f"{address.name} denies the user a right: {text}; the user must own the schema, or be allowed to"
+            " create it: GRANT CREATE ON DATABASE ... TO ...",
         )
     if isinstance(error, psycopg.Error) and not is_retryable(error):
         return Refusal("storeDamaged", f"{address.name} is damaged: {text}")

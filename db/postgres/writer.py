@@ -198,16 +198,21 @@ class Writer(CommitThread[None]):
     def _reset(self, raw: Raw, error: psycopg.Error) -> None:
         """Undo the transaction of a failed statement. Raises Refusal if the lease is lost."""
         if error.sqlstate == FENCED:
-            raw.close()
-            raise self._fenced()
+            raise self._fenced(raw)
         try:
             if Connection(raw).in_transaction:
                 raw.execute(b"ROLLBACK")
         except psycopg.Error:
             raw.close()
 
-    def _fenced(self) -> Refusal:
-        self._die("another supervisor serves this site")
+    def _fenced(self, raw: Raw | None = None) -> Refusal:
+        """Return the refusal after which the writer is dead. raw: tells a lost lease from a log that
+        is not what the writer wrote, as on a replica that lost commits.
+        """
+        if raw is not None and _has_epoch(raw, self._epoch):
+            self._die("the log in the database was changed by another program, or lacks commits")
+        else:
+            self._die("another supervisor serves this site")
         assert self.dead is not None
         return self.dead
 
@@ -273,7 +278,7 @@ class Writer(CommitThread[None]):
             if is_lost(self._raw, e):
                 self._raw.close()
             elif e.sqlstate == FENCED:
-                self._fenced()
+                self._fenced(self._raw)
             elif not is_retryable(e):
                 self._die(f"the event store cannot be written: {describe(e)}")
 
@@ -290,6 +295,15 @@ class _Fenced(Connection):
         if query.startswith("BEGIN"):
             self._fence(self.raw)
         return rows
+
+
+def _has_epoch(raw: Raw, epoch: int) -> bool:
+    """Return whether the lease still has this epoch, and end the connection."""
+    with raw, contextlib.suppress(psycopg.Error):
+        raw.execute(b"ROLLBACK")
+        row = raw.execute("SELECT epoch FROM lease").fetchone()
+        return row is not None and row[0] == epoch
+    return False
 
 
 def _has_news(raw: Raw) -> bool:

@@ -31,8 +31,10 @@ ROUNDS = 60 if os.environ.get("SOAK") == "1" else 3
 class Disk:
     """A store of a site. `results` has what it reported, by number of the event."""
 
-    def __init__(self, url: str, root: Path, root_id: str = "root") -> None:
-        self.site = Site(parsed(url), None, root / "db", root_id)
+    def __init__(
+        self, url: str, root: Path, root_id: str = "root", password_file: str | None = None
+    ) -> None:
+        self.site = Site(parsed(url), password_file, root / "db", root_id)
         self.calls: queue.Queue[Callable[[], None]] = queue.Queue()
         self.results: dict[int, Appended | Refusal] = {}
         self.point: Callable[[str], None] = lambda _: None
@@ -257,6 +259,50 @@ def test_a_start_is_refused_by_name_and_changes_nothing(
         assert refused(tmp_path / "c").code == "storeDamaged"
         c.execute(f"DROP SCHEMA {schema} CASCADE")
     assert "has no event store" in refused().sentence
+
+
+def test_a_role_needs_its_password_its_rights_and_a_connection(
+    server: postgres_server.Server, tmp_path: Path
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("a secret word\n")
+    schema = parsed(server.url()).schema
+    url = server.url(schema, user="clerk")
+    hba = server.folder / "data/pg_hba.conf"
+    with server.connect() as c:
+        c.execute("CREATE ROLE clerk LOGIN PASSWORD 'a secret word'")
+        hba.write_text("local all clerk scram-sha-256\n" + hba.read_text())
+        c.execute("SELECT pg_reload_conf()")
+
+        def refused(file: Path | None) -> Refusal:
+            site = Site(parsed(url), None if file is None else str(file), tmp_path / "db", "root")
+            with pytest.raises(Refusal) as e:
+                PostgresStore(site, lambda _: None)
+            assert "secret word" not in str(e.value)
+            return e.value
+
+        wait(lambda: refused(None).code == "badConfig")  # the reload takes a moment
+        wrong = tmp_path / "wrong"
+        wrong.write_text("a wrong secret word")
+        assert "authentication failed" in refused(wrong).sentence
+        assert "GRANT CREATE ON DATABASE" in refused(secret).sentence
+        c.execute("GRANT CREATE ON DATABASE postgres TO clerk")
+        disk = Disk(url, tmp_path, password_file=str(secret))
+        with closing(disk.store):
+            assert isinstance(disk.now(1), Appended)
+            c.execute("ALTER ROLE clerk CONNECTION LIMIT 0")
+            c.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'clerk'"
+            )
+            wait(lambda: "too many connections" in str(_tried(disk)))
+            c.execute("ALTER ROLE clerk CONNECTION LIMIT -1")
+            disk.resume()
+            assert isinstance(disk.now(9), Appended)
+            in_log(disk)
+            # a replica that took over without the last commits
+            c.execute(f"UPDATE {schema}.lease SET position = 1")
+            result = disk.now(10)
+            assert isinstance(result, Refusal) and "lacks commits" in result.sentence
 
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
