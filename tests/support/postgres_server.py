@@ -83,6 +83,7 @@ class Server:
 
 def kill(pid: int, number: signal.Signals) -> None:
     """Kill a process of a server; it may have ended."""
+    assert pid > 1
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
