@@ -110,13 +110,13 @@ def _mark(site: Site, head_file: HeadFile) -> DurablePosition:
 
 
 def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> Opened:
-    _check_clock(site, raw)
-    if not _has_tables(raw, site.address.schema):
+    check_clock(site, raw)
+    if not has_tables(raw, site.address.schema):
         if mark != NOTHING:
             raise place(site).damaged(
                 f"the schema has no event store, but position {mark.position} was durable"
             )
-        _create(site, raw)
+        create(site, raw)
     _check_site(site, raw)
     holder = lease.new_holder()
     taken = _taken(site, raw, holder)
@@ -156,7 +156,7 @@ def _verified(
     return head, verify_kinds(connection, place(site))
 
 
-def _check_clock(site: Site, raw: Raw) -> None:
+def check_clock(site: Site, raw: Raw) -> None:
     row = raw.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
     assert row is not None
     apart = abs(row[0] - time.time())
@@ -168,12 +168,12 @@ def _check_clock(site: Site, raw: Raw) -> None:
         )
 
 
-def _has_tables(raw: Raw, schema: str) -> bool:
+def has_tables(raw: Raw, schema: str) -> bool:
     row = raw.execute("SELECT to_regclass(%s) IS NOT NULL", (f"{schema}.site",)).fetchone()
     return row is not None and bool(row[0])
 
 
-def _create(site: Site, raw: Raw) -> None:
+def create(site: Site, raw: Raw) -> None:
     """Create the tables, all or none. Raises Refusal if the schema has other ones."""
     row = raw.execute(
         "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (site.address.schema,)
@@ -216,7 +216,7 @@ def system_events(address: StoreAddress, password_file: str | None) -> list[Stor
     """
     try:
         with connect(address, password_file, reads=True) as raw:
-            if not _has_tables(raw, address.schema):
+            if not has_tables(raw, address.schema):
                 return None
             rows = Connection(raw).execute(
                 f"SELECT {ROW_COLUMNS} FROM events WHERE stream = ? ORDER BY version", (SYSTEM,)

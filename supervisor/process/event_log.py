@@ -101,8 +101,7 @@ class PostgresLog(EventLog):
         from ...db.postgres.store import PostgresStore
 
         store = PostgresStore(self._site(root_id), deliver, point=point)
-        make_folder(str(self._root / "db"))
-        write_atomically(str(self._root / "db" / MARKER), self._url.encode(), sync=True)
+        name_database(self._root, self._url)
         log(f"the event store is in {self._address.name} head={store.head()}")
         return store
 
@@ -124,6 +123,12 @@ def event_log(root: Path, settings: "Settings") -> EventLog:
     log = EventLog(root) if s.url is None else PostgresLog(root, s.url, s.password_file)
     log.check()
     return log
+
+
+def name_database(root: Path, url: str) -> None:
+    """Name the database in the root, durably. Raises OSError."""
+    make_folder(str(root / "db"))
+    write_atomically(str(root / "db" / MARKER), url.encode(), sync=True)
 
 
 def address_of(root: Path) -> str | None:

@@ -7,7 +7,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -94,11 +94,8 @@ def wait(condition: Callable[[], Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[postgres_server.Server]:
-    server = postgres_server.Server()
-    server.start()
-    yield server
-    server.remove()
+def server() -> postgres_server.Server:
+    return postgres_server.shared_durable()
 
 
 def _is_ended(connection: Any) -> bool:

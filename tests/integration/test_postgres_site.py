@@ -9,19 +9,31 @@ import postgres_server
 from supervisor_process import SupervisorProcess, req_id, shell, until
 
 
-def test_a_site_survives_kills_of_its_supervisor_and_of_its_database(
+def test_a_site_that_moved_survives_kills_of_its_supervisor_and_of_its_database(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
-    server = postgres_server.Server()
-    server.start()
+    server = postgres_server.shared_durable()
     url = server.url()
-    site = make_site(f"store.url={url}")
+    site = make_site()
     site.start()
     gate = site.place / "gate"
     run = shell(f"until [ -e {gate} ]; do sleep 0.05; done; echo out; exit 3")
     request = req_id()
     site.submit(run, request)
     site.running(run)
+
+    site.stop()
+    # the log moves while the job runs
+    with server.connect() as c:
+        c.execute("CREATE SCHEMA taken; CREATE TABLE taken.site (n int)")
+    taken = site.command("db", "move", server.url("taken"))
+    assert taken.returncode and "choose another schema" in taken.stderr, taken.stderr
+    moved = site.command("--json", "db", "move", url)
+    assert moved.returncode == 0 and json.loads(moved.stdout)["events"] > 3, moved.stderr
+    assert not (site.root / "db/events.sqlite").exists()
+    site._sets = (*site._sets, f"store.url={url}")
+    site.start()
+    assert site.submit(run, request)["state"] == "running", "the receipt came along"
 
     site.stop(9)
     site.start()

@@ -96,6 +96,14 @@ def _lives(pid: int) -> bool:
 
 
 @functools.cache
+def shared_durable() -> Server:
+    """A running server of this process for tests that kill it: its data survives."""
+    server = Server()
+    server.start()
+    return server
+
+
+@functools.cache
 def shared() -> Server:
     """The server of this process. Its data need not survive it, so nothing is synced."""
     server = Server()
