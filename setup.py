@@ -76,6 +76,8 @@ EXTRAS = {
     "heat": ["numpy>=2"],
     "oidc": ["authlib>=1.9", "joserfc>=1.6.8", "requests>=2.32"],
     "pam": ["pamela>=1.2"],
+    # the event store in PostgreSQL (store.url)
+    "postgres": ["psycopg[binary]>=3.2"],
     # stacks and profiles of running jobs; beside agents, or in the environments of jobs
     "profile": ["py-spy>=0.4.1"],
     # what the tests of etc/snakemake need; its users install snakemake-executor-plugin-jobscribe
@@ -98,6 +100,7 @@ EXTRAS = {
         "numpy>=2",
         "pamela>=1.2",
         "playwright>=1.50",
+        "psycopg[binary]>=3.2",
         "py-spy>=0.4.1",
         "pystack>=1.5; sys_platform == 'linux'",
         "pytest>=8.3",

@@ -250,6 +250,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "db": {
         "check": ("db.check", "check", "Verify every event, checksum and record."),
+        "move": ("db.move", "move", "Move the log from its file to a PostgreSQL database."),
         "rebuild": ("db.rebuild", "rebuild", "Write records and index again from the log."),
         "repair": ("db.repair", "repair", "Report damage, and repair the store."),
         "compact": ("db.compact", "compact", "Shorten the log: fold jobs that ended long ago."),

@@ -86,6 +86,7 @@ from .notifications.notifier import Notifications
 from .process import process_limits, root_identity, site_secrets
 from .process.connection_limits import ConnectionGuard
 from .process.counters import Counters, process
+from .process.event_log import EventLog, event_log
 from .process.listeners import (
     Bound,
     ServerCertificate,
@@ -139,13 +140,16 @@ def main(
     check(settings)
     root = RootDirectory(settings.root)
     try:
-        card = root_identity.compare(root)
+        events = event_log(root.path, settings)
+        card = root_identity.compare(root, events)
         root_identity.write_key(root.path, card)
         process_limits.protect_memory()
         process_limits.shorten_switch_interval()
         processes.set_title("jobscribe supervisor", str(root.path))
         lag = LoopLag()
-        lag.run(_serve(settings, root, card, announce, front, notifier or Notifier({}), lag))
+        lag.run(
+            _serve(settings, root, card, events, announce, front, notifier or Notifier({}), lag)
+        )
     finally:
         root.close()
 
@@ -154,13 +158,14 @@ async def _serve(
     settings: Settings,
     root: RootDirectory,
     card: RootIdentity,
+    events: EventLog,
     announce: Announce,
     front: str | None,
     notifier: Notifier,
     lag: LoopLag,
 ) -> None:
     async with AsyncExitStack() as stack:
-        supervisor = _Supervisor(settings, root, card, front, notifier, lag)
+        supervisor = _Supervisor(settings, root, card, events, front, notifier, lag)
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
         announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
@@ -181,6 +186,7 @@ class _Supervisor:
         settings: Settings,
         root: RootDirectory,
         card: RootIdentity,
+        events: EventLog,
         front: str | None,
         notifier: Notifier,
         lag: LoopLag,
@@ -201,12 +207,7 @@ class _Supervisor:
         log_uncaught(self.log)
         self._undo_logging = capture_logging(self.log)
         self._counters = Counters()
-        self._store = SqliteStore(
-            root / "db" / "events.sqlite",
-            self._deliver,
-            point=self._store_checkpoint,
-            log=self.log,
-        )
+        self._store = events.open(card.id, self._deliver, self._store_checkpoint, self.log)
         self._records = RecordWriter(root / "supervisor-job", self._records_failed)
         self._feed = EventFeed(self._store)
         system = self._store.read(SYSTEM)
@@ -312,7 +313,7 @@ class _Supervisor:
             self._root.path,
         )
         self._log_compaction = LogCompaction(
-            self._store,
+            self._store if isinstance(self._store, SqliteStore) else None,
             self.log,
             self._clock.wall,
             root=root.path,
@@ -351,6 +352,7 @@ class _Supervisor:
             root.path,
             self._user_root(),
             self._secrets.metrics,
+            measure_log=events.measure,
         )
         self._effect_executor = EffectExecutor(
             self._drivers,

@@ -44,7 +44,7 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
     trimmed then: --history has no effect, and purged jobs keep their descriptions.
     """
     from ...db.maintenance import compaction
-    from ...db.sqlite import head_file
+    from ...db.store import head_file
 
     s = session()
     rules: dict[str, Any] = {

@@ -18,6 +18,7 @@ Progress = Callable[[str, int, int], None]
 def store_root(s: Session) -> Path:
     """Return the root directory. Raises Refusal if this user cannot read its store."""
     from ...protocol.errors import Refusal
+    from ...supervisor.process.event_log import address_of
 
     if s.options.get("url"):
         raise click.UsageError("this command reads the store's files: give --root instead of --url")
@@ -30,6 +31,13 @@ def store_root(s: Session) -> Path:
                 "foreignRoot",
                 f"the event store in {root} cannot be read: it belongs to another user",
             ) from None
+    address = address_of(root)
+    if address is not None:
+        raise Refusal(
+            "badRequest",
+            f"the event store of {root} is in {address}, and this command reads a SQLite file: use pg_dump and"
+            " pg_restore for backups, 'jobscribe trace' and the API for histories (see docs/store.md)",
+        )
     return root
 
 

@@ -32,8 +32,18 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Start no front end; print the address of the supervisor's own interface.",
 )
+@click.option(
+    "--store",
+    metavar="URL",
+    help="PostgreSQL database of the event store, without a password (setting store.url).",
+)
 def up(
-    port: int | None, ip: str | None, file: str | None, sets: tuple[str, ...], no_web: bool
+    port: int | None,
+    ip: str | None,
+    file: str | None,
+    sets: tuple[str, ...],
+    no_web: bool,
+    store: str | None,
 ) -> None:
     """Start supervisor and front end for this user and stay in the foreground: development mode, on
     loopback, with its own secret.
@@ -42,7 +52,11 @@ def up(
     to standard error and <root>/log. If --port is given, the supervisor's own interface uses a free
     port (see <root>/client.json).
     """
-    given: dict[str, Any] = {"supervisor.development": True, **assignments(sets)}
+    given: dict[str, Any] = {
+        "supervisor.development": True,
+        **({} if store is None else {"store.url": store}),
+        **assignments(sets),
+    }
     with refusal_exit_codes():
         if no_web:
             serve_supervisor({"supervisor.port": port, "supervisor.ip": ip, **given}, file)

@@ -16,10 +16,11 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...runtime.filesystems import make_folder
-from ..sqlite import head_file
-from ..sqlite.head_file import NAME, NOTHING, DurablePosition, HeadFile
-from ..sqlite.schema import FILE, checksum_at, last_before, open_for_writing
+from ..sql.statements import checksum_at, last_before
+from ..sqlite.schema import FILE, open_for_writing
+from ..store import head_file
 from ..store.disk_errors import UNREADABLE, describe
+from ..store.head_file import NAME, NOTHING, DurablePosition, HeadFile
 from . import derived_tables, file_replacement
 from .rebuild import copy
 from .rollback import highest_used, record_rollback

@@ -18,11 +18,11 @@ import msgspec
 from ...protocol.errors import Refusal
 from ..events.events import LogCompacted, encode, schema_of, type_of
 from ..events.usage_row import UsageRow
-from ..sqlite.head_file import NOTHING, DurablePosition
+from ..sql.statements import INSERT_JOBS, INSERT_KINDS, ROW_COLUMNS, insert
 from ..sqlite.opening import repair
-from ..sqlite.schema import INSERT_JOBS, INSERT_KINDS, ROW_COLUMNS, insert
 from ..store.checksum_chain import Broken, Row, stored
 from ..store.contract import IndexRow, Stored
+from ..store.head_file import NOTHING, DurablePosition
 from ..store.job_index import index_row
 from . import derived_tables, file_replacement
 from .checkpoints import Rules, checkpoint, job_of

@@ -18,10 +18,10 @@ from ..events.usage_row import UsageRow
 from ..records.job_record import record_bytes
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import clean, forget, record_path, sync, write_marker
-from ..sqlite.name_table import write_names
-from ..sqlite.receipt_retention import KEPT_SECS
-from ..sqlite.schema import INSERT_EVENTS, INSERT_JOBS, INSERT_RECEIPTS, insert
-from ..sqlite.usage_table import insert_usage, write_usage
+from ..sql.name_table import write_names
+from ..sql.receipt_retention import KEPT_SECS
+from ..sql.statements import INSERT_EVENTS, INSERT_JOBS, INSERT_RECEIPTS, insert
+from ..sql.usage_table import insert_usage, write_usage
 from ..store.checksum_chain import Row, stored
 from ..store.contract import IndexRow
 from ..store.disk_errors import UNREADABLE

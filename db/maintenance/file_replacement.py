@@ -3,7 +3,7 @@ Other modules fill the new file.
 
 The order: set the marker of the records to 0, replace the log file, write the head file. A crash in
 between leaves the old log or the new one, complete: the last row of the new log names the log it
-replaced (see `opening.successor`), and the next opening continues.
+replaced (see `log_end.successor`), and the next opening continues.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from ...protocol.errors import Refusal
 from ...runtime.filesystems import network_file_system
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import write_marker
-from ..sqlite.head_file import NAME, DurablePosition, HeadFile
-from ..sqlite.opening import check_owner
 from ..sqlite.schema import create, open_for_writing
 from ..store.disk_errors import UNREADABLE, describe
 from ..store.group_commit import Point, no_fault
+from ..store.head_file import NAME, DurablePosition, HeadFile
+from ..store.store_folder import check_owner
 
 
 @contextlib.contextmanager

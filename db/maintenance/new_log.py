@@ -13,11 +13,11 @@ import msgspec
 from ...protocol.errors import Refusal
 from ..events.events import SYSTEM, LogCompacted, encode, schema_of, type_of
 from ..events.usage_row import Limits, UsageRow, limits, merged
-from ..sqlite.head_file import NOTHING, DurablePosition
-from ..sqlite.reader import index_row as read_index_row
-from ..sqlite.schema import JOB_COLUMNS, rows_after
-from ..sqlite.usage_table import usage_of_log
+from ..sql.reader import index_row as read_index_row
+from ..sql.statements import JOB_COLUMNS, rows_after
+from ..sql.usage_table import usage_of_log
 from ..store.checksum_chain import Broken, Row, row
+from ..store.head_file import NOTHING, DurablePosition
 from ..store.job_index import index_row
 from . import derived_tables, file_replacement
 from .verification import EVERY, Progress, folded, open_file, whole_rows

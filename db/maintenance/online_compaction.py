@@ -22,10 +22,8 @@ from ...protocol.errors import Refusal
 from ...runtime import failpoints
 from ...runtime.filesystems import write_atomically
 from ..events.events import LogCompacted
-from ..sqlite.head_file import NOTHING, DurablePosition, HeadFile, read_head
-from ..sqlite.log_exchange import Exchanged
-from ..sqlite.opening import successor, verify_kinds
-from ..sqlite.schema import (
+from ..sql.log_end import successor, verify_kinds
+from ..sql.statements import (
     INSERT_EVENTS,
     INSERT_JOBS,
     INSERT_KINDS,
@@ -33,12 +31,15 @@ from ..sqlite.schema import (
     JOB_COLUMNS,
     checksum_at,
     insert,
-    open_for_writing,
     rows_after,
 )
-from ..sqlite.usage_table import read_usage
+from ..sql.usage_table import read_usage
+from ..sqlite.log_exchange import Exchanged
+from ..sqlite.opening import place
+from ..sqlite.schema import open_for_writing
 from ..store.checksum_chain import Broken, Row, follow, stored
 from ..store.disk_errors import UNREADABLE, describe
+from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
 from ..store.name_index import secondary_names
 from . import derived_tables, file_replacement
 from .compaction import OLDER_THAN_SECS, fold_streams, rules_of, verified
@@ -261,7 +262,7 @@ class CompactedLog:
         """Copy the rest of the log and everything that is derived from it, and close the new log."""
         target = open_for_writing(self._new)
         try:
-            verify_kinds(target, self._new)  # its builder may be of a newer version
+            verify_kinds(target, place(self._new))  # its builder may be of a newer version
             target.execute("BEGIN IMMEDIATE")
             while rows := _tail(old, prepared, _PAGE):
                 prepared = _copy_tail(old, target, prepared, rows)

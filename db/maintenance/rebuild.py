@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.errors import Refusal
-from ..sqlite.head_file import NOTHING, DurablePosition
+from ..sql.statements import INSERT_KINDS, checksum_at, insert
 from ..sqlite.opening import repair
-from ..sqlite.schema import INSERT_KINDS, checksum_at, insert
 from ..store.checksum_chain import Broken, Row, stored
+from ..store.head_file import NOTHING, DurablePosition
 from . import derived_tables, file_replacement
 from .verification import (
     EVERY,

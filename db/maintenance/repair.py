@@ -14,12 +14,13 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ..records.record_files import FOLDER as RECORDS
-from ..sqlite import head_file
-from ..sqlite.head_file import NOTHING, DurablePosition
-from ..sqlite.opening import verify_kinds
+from ..sql.log_end import verify_kinds
+from ..sqlite.opening import place
 from ..sqlite.schema import known_layout, open_for_reading
+from ..store import head_file
 from ..store.checksum_chain import Row
 from ..store.disk_errors import UNREADABLE
+from ..store.head_file import NOTHING, DurablePosition
 from . import derived_tables, file_replacement
 from .rebuild import Copied, rebuild, store_rows
 from .rollback import highest_used, record_rollback
@@ -160,7 +161,7 @@ def _refuse_newer(path: Path) -> None:
         return
     try:
         if known_layout(connection, path):
-            verify_kinds(connection, path)
+            verify_kinds(connection, place(path))
     except UNREADABLE:
         return
     finally:

@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from ..events.events import SYSTEM, LogSetBack, encode, schema_of, type_of
-from ..sqlite.head_file import DurablePosition
-from ..sqlite.schema import INSERT_KINDS, insert, open_for_reading
+from ..sql.statements import INSERT_KINDS, insert
+from ..sqlite.schema import open_for_reading
 from ..store.checksum_chain import row
 from ..store.disk_errors import UNREADABLE
+from ..store.head_file import DurablePosition
 from .derived_tables import write_rows
 
 

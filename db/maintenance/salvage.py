@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..events.events import ACCESS, AUDIT, CHECKPOINTS, SYSTEM
-from ..sqlite.head_file import DurablePosition
-from ..sqlite.schema import rows_after
+from ..sql.statements import rows_after
 from ..store.checksum_chain import START, Broken, Row, row, verified
 from ..store.disk_errors import UNREADABLE
+from ..store.head_file import DurablePosition
 
 _JOB = "job/"
 

@@ -21,22 +21,18 @@ from ..events.state import Job
 from ..records.job_record import record_bytes
 from ..records.record_files import FOLDER as RECORDS
 from ..records.record_files import read_marker, record_path
-from ..sqlite import head_file, name_table, usage_table
-from ..sqlite.head_file import DurablePosition
-from ..sqlite.opening import repair, successor
+from ..sql import name_table, usage_table
+from ..sql.log_end import successor
+from ..sql.reader import index_row as read_index_row
+from ..sql.statements import JOB_COLUMNS, ROW_COLUMNS, rows_after
+from ..sqlite.opening import repair
 from ..sqlite.reader import Reader
-from ..sqlite.reader import index_row as read_index_row
-from ..sqlite.schema import (
-    FILE,
-    JOB_COLUMNS,
-    ROW_COLUMNS,
-    known_layout,
-    open_shared,
-    rows_after,
-)
+from ..sqlite.schema import FILE, known_layout, open_shared
+from ..store import head_file
 from ..store.checksum_chain import START, Broken, Row, follow, stored
 from ..store.contract import IndexRow, Stored
 from ..store.disk_errors import UNREADABLE, open_refusal
+from ..store.head_file import DurablePosition
 from ..store.job_index import index_row
 
 #: Called at intervals with (activity, amount done, total amount).

@@ -6,7 +6,7 @@ import sqlite3
 from typing import NamedTuple, Protocol
 
 from ..store.contract import Done, Stored
-from .head_file import DurablePosition, HeadFile
+from ..store.head_file import DurablePosition, HeadFile
 
 
 class Exchanged(NamedTuple):

@@ -6,9 +6,9 @@ import sqlite3
 import time
 from collections.abc import Callable
 
-from .name_table import write_names
+from ..sql.name_table import write_names
+from ..sql.usage_table import write_usage
 from .schema import LAYOUT, NAMES_TABLE, USAGE_TABLE, make_tables
-from .usage_table import write_usage
 
 #: Receives a progress sentence while a slow operation runs.
 LogMessage = Callable[[str], None]

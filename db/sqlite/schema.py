@@ -1,4 +1,4 @@
-"""The SQLite file: tables, pragmas, and statements shared by several modules.
+"""The SQLite file: tables, pragmas, and how it is opened. `sql.statements` has the statements.
 
 `events` is the log. `jobs`, `receipts`, `names`, `usage` and `kinds` are derived from it and written
 in the same transaction. Layout 1 had no `names`, layout 2 no `usage`: opening for writing adds the
@@ -13,20 +13,17 @@ import contextlib
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ...protocol.errors import Refusal
-from ..events.usage_row import KEY, LARGEST, MOST, SUMS, UsageRow
-from ..store.checksum_chain import START
+from ..events.usage_row import KEY
+from ..sql.statements import USAGE_FIELDS
 
 FILE = "events.sqlite"
 #: Value of `PRAGMA user_version`.
 LAYOUT = 3
 #: Identifies the file for file(1) and people; no code depends on it.
 APPLICATION_ID = 0x6A736372
-_USAGE = UsageRow.__struct_fields__
 
 _TABLES = """
 CREATE TABLE events (
@@ -54,57 +51,12 @@ CREATE TABLE names (name TEXT NOT NULL, what TEXT NOT NULL, stream TEXT NOT NULL
 #: Added by layout 3. One column for each field of a row.
 USAGE_TABLE = f"""
 CREATE TABLE usage (
-    {", ".join(f"{c} {'INTEGER' if c not in KEY or c == 'start' else 'TEXT'} NOT NULL" for c in _USAGE)},
+    {", ".join(f"{c} {'INTEGER' if c not in KEY or c == 'start' else 'TEXT'} NOT NULL" for c in USAGE_FIELDS)},
     PRIMARY KEY ({", ".join(KEY)})
 ) WITHOUT ROWID;
 """
 
 _HAS_COMPATIBLE = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'compatible'"
-#: Text as bytes: a damaged file may contain invalid UTF-8.
-ROW_COLUMNS = "position, CAST(stream AS BLOB), version, CAST(type AS BLOB), schema, at, CAST(body AS BLOB), checksum"
-JOB_COLUMNS = "jid, uid, status, serial, simulation_type, kind, driver, busy, queued_at, started_at, ended_at, reason, position"
-
-USAGE_COLUMNS = ", ".join(_USAGE)
-
-Inserts = dict[int, str]
-
-
-def _inserts(head: str, columns: int, tail: str = "") -> Inserts:
-    """Return statements for 64, 16, 4 and 1 rows. Each execution releases the interpreter's lock
-    once, so few large statements are cheaper.
-    """
-    places = "(" + ",".join("?" * columns) + ")"
-    return {n: head + " VALUES " + ",".join([places] * n) + tail for n in (64, 16, 4, 1)}
-
-
-INSERT_EVENTS = _inserts("INSERT INTO events", 8)
-INSERT_JOBS = _inserts("INSERT OR REPLACE INTO jobs", 13)
-INSERT_RECEIPTS = _inserts("INSERT OR REPLACE INTO receipts (uid, req_id, jid, serial, at)", 5)
-INSERT_KINDS = _inserts("INSERT OR IGNORE INTO kinds", 2)
-INSERT_NAMES = _inserts("INSERT OR IGNORE INTO names", 3)
-#: Adds to the row with the same key.
-INSERT_USAGE = _inserts(
-    f"INSERT INTO usage ({USAGE_COLUMNS})",
-    len(_USAGE),
-    f" ON CONFLICT ({', '.join(KEY)}) DO UPDATE SET "
-    + ", ".join(
-        [f"{c} = min({c} + excluded.{c}, {MOST})" for c in SUMS]
-        + [f"{c} = max({c}, excluded.{c})" for c in LARGEST]
-    ),
-)
-
-
-def insert(
-    connection: sqlite3.Connection, statements: Inserts, rows: Sequence[Sequence[Any]]
-) -> None:
-    """Insert all rows with as few statements as possible."""
-    start = 0
-    for count, statement in statements.items():
-        while len(rows) - start >= count:
-            connection.execute(
-                statement, [value for row in rows[start : start + count] for value in row]
-            )
-            start += count
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
@@ -256,29 +208,3 @@ def make_tables(connection: sqlite3.Connection, statements: str) -> None:
     for statement in statements.split(";"):
         if statement.strip():
             connection.execute(statement)
-
-
-def rows_after(
-    connection: sqlite3.Connection, after: int, up_to: int | None = None, limit: int = -1
-) -> Iterable[tuple[Any, ...]]:
-    """Return raw rows of the log in order of position, at most `limit`."""
-    last = 2**62 if up_to is None else up_to
-    query = f"SELECT {ROW_COLUMNS} FROM events WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
-    return connection.execute(query, (after, last, limit))
-
-
-def checksum_at(connection: sqlite3.Connection, position: int) -> Any:
-    """Return the checksum of the row at `position`; None without a row."""
-    row = connection.execute(
-        "SELECT checksum FROM events WHERE position = ?", (position,)
-    ).fetchall()
-    return row[0][0] if row else None
-
-
-def last_before(connection: sqlite3.Connection, position: int, back: int = 0) -> tuple[int, Any]:
-    """Return position and checksum of the row `back` rows before the last row up to `position`; the
-    start of the log without such a row.
-    """
-    query = "SELECT position, checksum FROM events WHERE position <= ? ORDER BY position DESC LIMIT 1 OFFSET ?"
-    rows = connection.execute(query, (position, back)).fetchall()
-    return (rows[0][0], rows[0][1]) if rows else (0, START)

@@ -153,6 +153,13 @@ class Conflict(Refusal):
         self.stream, self.expected, self.actual = stream, expected, actual
 
 
+class StoreUnreachable(Refusal):
+    """The store cannot be resumed yet; a later `resume` may work."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__("storageUnavailable", sentence)
+
+
 Done = Callable[[Appended | Refusal], None]
 Deliver = Callable[[Callable[[], None]], None]
 
@@ -163,7 +170,7 @@ class EventStore(Protocol):
 
     def resume(self) -> None:
         """Accept appends again after a failed commit. The caller must have dropped everything that
-        was not durable. Raises Refusal.
+        was not durable. Raises StoreUnreachable if that may work later, other Refusals for good.
         """
 
     def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:

@@ -42,6 +42,7 @@ LOCKS: dict[str, list[str]] = {
     + _EXTRAS["gpu"]
     + _EXTRAS["oidc"]
     + _EXTRAS["pam"]
+    + _EXTRAS["postgres"]
     + _EXTRAS["sbatch"],
     "agent": SETUP["AGENT"],
     "bench": _EXTRAS["bench"],

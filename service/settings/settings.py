@@ -505,6 +505,21 @@ class ProfilerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    url: str | None = _is(
+        None,
+        or_none(text),
+        "PostgreSQL database of the event store, without a password (default: a SQLite file in the root;"
+        " see docs/store.md)",
+    )
+    password_file: str | None = _is(
+        None,
+        or_none(text),
+        "file with its password, readable only by the supervisor's unix user",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(
         lambda: os.path.expanduser("~/.jobscribe"),
@@ -536,6 +551,7 @@ class Settings:
     profiler: ProfilerSettings = field(default_factory=ProfilerSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
     #: origins of values, by name; settings without an entry have their default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -577,6 +593,11 @@ class Settings:
             raise Refusal(
                 "badConfig",
                 "docker.pool describes hosts that nothing uses: add docker to drivers.use, or remove docker.pool",
+            )
+        if self.store.password_file is not None and self.store.url is None:
+            raise Refusal(
+                "badConfig",
+                "store.password_file has the password of a database that is not set: set store.url, or remove it",
             )
         if "sbatch" in self.drivers.use and self.sbatch.clusters is None:
             raise Refusal(
@@ -636,6 +657,7 @@ GROUPS: dict[str, type[Any]] = {
     "profiler": ProfilerSettings,
     "notify": NotifySettings,
     "auth": AuthSettings,
+    "store": StoreSettings,
 }
 SETTINGS: dict[str, Setting] = _settings()
 

@@ -4,6 +4,7 @@ the site's own files.
 Both `problems` and `check` report all problems together.
 """
 
+import importlib.util
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from ...protocol.clusters.cluster import Clusters
 from ...protocol.clusters.container_pool import Pool
 from ...protocol.clusters.queues import Queues
 from ...protocol.errors import Refusal
+from ...runtime import store_address
 from ..settings.settings import Settings
 from . import (
     cluster_file,
@@ -154,10 +156,29 @@ def _setting_problems(settings: Settings) -> Iterator[Refusal]:
         )
     if s.metrics_secret_file is not None:
         yield from _secret_problems(s.metrics_secret_file, "supervisor.metrics_secret_file")
+    yield from _store_problems(settings)
     keys = {"agents_tls_key": s.agents_tls_key, "tls_key": s.tls_key}
     for setting, key in keys.items():
         for problem in () if key is None else file_problems(key):
             yield problem.refusal(f"supervisor.{setting}")
+
+
+def _store_problems(settings: Settings) -> Iterator[Refusal]:
+    s = settings.store
+    if s.url is None:
+        return
+    try:
+        store_address.parsed(s.url)
+    except Refusal as problem:
+        yield problem
+    if importlib.util.find_spec("psycopg") is None:
+        yield Refusal(
+            "badConfig",
+            "store.url needs the Python package psycopg: pip install 'jobscribe[postgres]'",
+        )
+    if s.password_file is not None:
+        for found in file_problems(s.password_file):
+            yield found.refusal("store.password_file")
 
 
 def _secret_problems(path: str, setting: str) -> Iterator[Refusal]:

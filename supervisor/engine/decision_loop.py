@@ -17,7 +17,7 @@ from ...db.events.events import RunRequested, agent_stream, job_stream
 from ...db.events.job_fold import evolve
 from ...db.events.state import AgentRecord, Job
 from ...db.events.usage_row import UsageRow, add, month_of
-from ...db.store.contract import Appended, Batch, Done, EventStore, Write
+from ...db.store.contract import Appended, Batch, Done, EventStore, StoreUnreachable, Write
 from ...db.store.group_commit import last_positions
 from ...db.store.job_index import index_row
 from ...protocol.errors import Refusal
@@ -339,6 +339,8 @@ class Engine:
         try:
             self.store.resume()
             self._load(now)
+        except StoreUnreachable:
+            return False  # a database that is away; requests are refused meanwhile
         except Refusal as e:
             self.ports.fatal(e)
             return False

@@ -42,12 +42,12 @@ class CompactionState(msgspec.Struct, kw_only=True, rename="camel"):
 
 class LogCompaction:
     """One per process. older_than_secs: age of the last event of a folded job; None: a compaction
-    only when somebody asks for it.
+    only when somebody asks for it. store: None for a store that cannot be compacted.
     """
 
     def __init__(
         self,
-        store: SqliteStore,
+        store: SqliteStore | None,
         log: Log,
         wall: Callable[[], float],
         *,
@@ -62,9 +62,9 @@ class LogCompaction:
 
     def start(self) -> None:
         online_compaction.clear_leftovers(self._root)
-        if self._older_than_secs is not None:
+        if self._older_than_secs is not None and self._store is not None:
             self._task = asyncio.get_running_loop().create_task(
-                self._compact_periodically(self._older_than_secs)
+                self._compact_periodically(self._store, self._older_than_secs)
             )
 
     async def close(self) -> None:
@@ -77,6 +77,10 @@ class LogCompaction:
         """Exchange the log for the prepared one. keep: keep the old log aside. Raises Refusal;
         then the log is unchanged.
         """
+        if self._store is None:
+            raise Refusal(
+                "badRequest", "the event store is in PostgreSQL, whose log cannot be compacted"
+            )
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Appended | Refusal] = loop.create_future()
         prepared = CompactedLog(self._root, self._wall(), keep=keep)
@@ -104,17 +108,17 @@ class LogCompaction:
         )
         return compacted
 
-    async def _compact_periodically(self, older_than_secs: float) -> None:
+    async def _compact_periodically(self, store: SqliteStore, older_than_secs: float) -> None:
         await asyncio.sleep(_FIRST_SECS)
         while True:
-            if self._store.head() - self._compacted_at >= EVENTS:
+            if store.head() - self._compacted_at >= EVENTS:
                 try:
                     await self._run(older_than_secs)
                 except OSError as e:
                     self.state.failed += 1
                     self.state.last_error = f"the compaction cannot be started: {e}"
                 # also without success: the next day has new events
-                self._compacted_at = self._store.head()
+                self._compacted_at = store.head()
             await asyncio.sleep(EVERY_SECS)
 
     async def _run(self, older_than_secs: float) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ...db.sqlite.schema import FILE, open_shared
 from ...runtime.thread_pool import Stuck, Threads
+from ..process.event_log import LogSize
 from ..process.root_identity import foreign_agents
 
 #: Time limit for all measurements. After that the last known values are returned.
@@ -44,12 +45,22 @@ class DiskSample(NamedTuple):
     foreign_agents: tuple[str, ...] = ()
 
 
+def no_log() -> LogSize | None:
+    """The log is in the root's file."""
+    return None
+
+
 class BackgroundSampler:
-    """Measures in a thread. areas: folders by name."""
+    """Measures in a thread. areas: folders by name. measure_log: measures a log that is in no file."""
 
     def __init__(
-        self, root: Path, areas: Mapping[str, str], wall: Callable[[], float] = time.time
+        self,
+        root: Path,
+        areas: Mapping[str, str],
+        wall: Callable[[], float] = time.time,
+        measure_log: Callable[[], LogSize | None] = no_log,
     ) -> None:
+        self._measure_log, self._elsewhere_bytes = measure_log, 0
         self._root, self._db, self._areas, self._wall = root, root / "db" / FILE, dict(areas), wall
         self._threads = Threads("metrics", 2)
         self._jobs: Tally = {}
@@ -80,10 +91,10 @@ class BackgroundSampler:
         if now - self._counted_at >= self._count_secs / PART:
             try:
                 self._jobs = self._count()
-            except sqlite3.Error as e:
+            except (sqlite3.Error, OSError) as e:
                 errors["store"] = str(e)
             self._counted_at, self._count_secs = time.monotonic(), time.monotonic() - now
-        size, disks = 0, {}
+        size, disks = self._elsewhere_bytes, {}
         for path in (self._db, Path(f"{self._db}-wal")):
             try:
                 size += os.stat(path).st_size
@@ -102,6 +113,10 @@ class BackgroundSampler:
         return DiskSample(self._wall(), self._jobs, size, disks, errors, others)
 
     def _count(self) -> Tally:
+        elsewhere = self._measure_log()
+        if elsewhere is not None:
+            self._elsewhere_bytes = elsewhere.size
+            return {(d, k, s): n for d, k, s, n in elsewhere.jobs}
         connection = open_shared(self._db)
         try:
             rows = connection.execute(

@@ -17,7 +17,8 @@ from ...protocol.ids import AgentKey
 from ...runtime.thread_pool import Stuck, Threads
 from ...service.site.secret_rotation import RotatedSecret
 from ..process.counters import ConnectionMetrics, DisconnectReason
-from .background_sampler import BackgroundSampler
+from ..process.event_log import LogSize
+from .background_sampler import BackgroundSampler, no_log
 from .collector import CollectorSources, collect
 from .event_counters import EventCounters
 from .health import Health
@@ -42,6 +43,7 @@ class MetricsExporter:
         user_root: str,
         secret: RotatedSecret,
         *,
+        measure_log: Callable[[], LogSize | None] = no_log,
         wall: Callable[[], float] = time.time,
         mono: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -52,7 +54,9 @@ class MetricsExporter:
         )
         ProcessCollector(registry=self.instruments.registry)
         self.event_counters = EventCounters(self.instruments)
-        self.sampler = BackgroundSampler(root, {"root": str(root), "user": user_root}, wall)
+        self.sampler = BackgroundSampler(
+            root, {"root": str(root), "user": user_root}, wall, measure_log
+        )
         self._writing = Threads("metrics-text", 1)
         self._stages: dict[str, float] = {}
         self._check_task: asyncio.Task[None] | None = None

@@ -28,6 +28,7 @@ from ...protocol.ids import base62, derived_id
 from ...runtime import processes
 from ...runtime.execution import keeper_ledger
 from ...runtime.filesystems import make_folder, write_atomically
+from .event_log import EventLog, address_of
 from .root_directory import RootDirectory
 
 FILE = "root.json"
@@ -60,11 +61,11 @@ class _Process(msgspec.Struct, frozen=True, rename="camel"):
         return self.boot_id == processes.boot_id() and processes.alive(self.pid, self.start_ticks)
 
 
-def compare(held: RootDirectory) -> RootIdentity:
+def compare(held: RootDirectory, log: EventLog | None = None) -> RootIdentity:
     """Compare all parts and return the identity for this start. Writes nothing. Raises Refusal:
     logMissing, copiedRoot, foreignParts.
     """
-    record, notes = _compare(held.path)
+    record, notes = _compare(held.path, log or EventLog(held.path))
     held.notes += notes
     return record
 
@@ -74,7 +75,8 @@ def problems(root: Path) -> list[str]:
     them.
     """
     try:
-        _compare(root)
+        if address_of(root) is None:
+            _compare(root, EventLog(root))
         return list(foreign_agents(root))
     except Refusal as e:
         return [e.sentence]
@@ -82,15 +84,15 @@ def problems(root: Path) -> list[str]:
         return []
 
 
-def _compare(root: Path) -> tuple[RootIdentity, list[str]]:
+def _compare(root: Path, parts: EventLog) -> tuple[RootIdentity, list[str]]:
     """Return the identity, and sentences about files to repair."""
     record, key = read_identity(root), _read_key(root)
-    if never_used(store_path(root)):
+    if parts.never_used():
         _refuse_missing(root, record)
     _refuse_copy(root, record)
     for sentence in foreign_agents(root):
         raise Refusal("copiedRoot", sentence)
-    log = identity(system_events(store_path(root)) or [])
+    log = identity(parts.system_events() or [])
     if record is None:
         own = None if key is None else _id(key)
         if log.root_id not in (None, own) and not log.restored:

@@ -71,7 +71,7 @@ def test_the_agent_imports_exactly_the_packages_that_it_declares() -> None:
 def test_the_product_imports_exactly_the_packages_that_it_declares() -> None:
     extras = [
         line
-        for name in ("client", "docker", "gpu", "heat", "oidc", "pam", "sbatch")
+        for name in ("client", "docker", "gpu", "heat", "oidc", "pam", "postgres", "sbatch")
         for line in SETUP["EXTRAS"][name]
     ]
     wanted = declared([*SETUP["AGENT"], *SETUP["SERVER"], *extras])

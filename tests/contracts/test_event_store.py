@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import postgres_server
 import pytest
 
 from jobscribe.db.events.events import (
@@ -25,7 +26,7 @@ from jobscribe.db.events.events import (
     job_stream,
 )
 from jobscribe.db.events.usage_row import DAY, HOUR, UsageRow
-from jobscribe.db.sqlite.reader import JOBS_NAMED
+from jobscribe.db.sql.reader import JOBS_NAMED
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import (
     Appended,
@@ -44,6 +45,7 @@ from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
+from jobscribe.runtime.store_address import parsed
 
 DEADLINE = 20.0
 JIDS = [f"useraaa{n}-simaaaa{n}-command" for n in range(8)]
@@ -56,6 +58,7 @@ class Bed:
         self.kind = kind
         self.path = folder / "db" / "events.sqlite"
         self.faults = Faults()
+        self.url = postgres_server.shared().url() if "postgres" in kind else ""
         self.calls: queue.Queue[Callable[[], None]] = queue.Queue()
         self.results: list[Appended | Refusal] = []
         self.deliveries = 0
@@ -71,11 +74,22 @@ class Bed:
                 return FailingStore(
                     lambda point: SqliteStore(self.path, self.calls.put, point=point), self.faults
                 )
+            case "postgres":
+                return self._postgres(self.faults)
+            case "failing postgres":
+                return FailingStore(self._postgres, self.faults)
             case "failing memory":
                 return FailingStore(
                     lambda point: MemoryStore(self.calls.put, point=point), self.faults
                 )
         raise AssertionError(self.kind)
+
+    def _postgres(self, point: Point) -> EventStore:
+        from jobscribe.db.postgres.opening import Site
+        from jobscribe.db.postgres.store import PostgresStore
+
+        site = Site(parsed(self.url), None, self.path.parent, "root")
+        return PostgresStore(site, self.calls.put, point=point)
 
     def append(self, *writes: Write, **rest: tuple) -> None:
         self.store.append(Batch(writes=writes, **rest), self.results.append)
@@ -94,7 +108,16 @@ class Bed:
         return self.settle(1)[0]
 
 
-@pytest.fixture(params=["sqlite", "memory", "failing sqlite", "failing memory"])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        "memory",
+        "failing sqlite",
+        "failing memory",
+        pytest.param("postgres", marks=pytest.mark.process),
+        pytest.param("failing postgres", marks=pytest.mark.process),
+    ]
+)
 def bed(request: pytest.FixtureRequest, tmp_path: Path):
     bed = Bed(request.param, tmp_path)
     yield bed
@@ -244,7 +267,7 @@ def test_batches_may_be_decided_ahead_of_the_disk(bed: Bed) -> None:
 def test_versions_of_more_streams_than_are_remembered_are_still_known(
     bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jobscribe.db.sqlite.writer.VERSIONS_KEPT", 3)
+    monkeypatch.setattr("jobscribe.db.sql.commit_thread.VERSIONS_KEPT", 3)
     for n in range(30):
         bed.append(write(f"s{n}", 0, n))
     assert all(isinstance(r, Appended) for r in bed.settle(30))
@@ -431,7 +454,7 @@ def test_windows_may_leave_out_jobs_without_the_words(bed: Bed) -> None:
         rows, _ = bed.store.scan_jobs(RowFilter(words=words, queues=queues))
         return [JIDS.index(r.jid) for r in rows]
 
-    exact = "sqlite" in bed.kind
+    exact = "memory" not in bed.kind
     for words, right in (
         (("PYTHON", "A B"), [0]),
         (('"x"',), [1]),

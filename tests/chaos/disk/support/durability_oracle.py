@@ -14,8 +14,8 @@ from strace_calls import Call, data_of, path_of
 from jobscribe.db.events.events import RunRequested, TaskPlaced, job_stream
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import FOLDER, RecordWriter, catch_up
-from jobscribe.db.sqlite import head_file
 from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store import head_file
 from jobscribe.db.store.contract import Stored
 
 #: A `run` message to an agent, and the beginning of the token in it: a jid and an unsigned number

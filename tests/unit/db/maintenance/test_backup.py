@@ -22,8 +22,8 @@ from jobscribe.db.maintenance.backup import backup, restore
 from jobscribe.db.maintenance.compaction import compact
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import RecordWriter, catch_up
-from jobscribe.db.sqlite import head_file
 from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store import head_file
 from jobscribe.db.store.contract import Receipt, Write
 from jobscribe.protocol.errors import Refusal
 

@@ -57,7 +57,9 @@ from jobscribe.db.maintenance.verification import check, events_of, export
 from jobscribe.db.records.event_text import story
 from jobscribe.db.records.job_record import record_bytes
 from jobscribe.db.records.record_files import RecordWriter, catch_up, read_marker
-from jobscribe.db.sqlite import head_file, opening
+from jobscribe.db.sql import log_end
+from jobscribe.db.sqlite import opening
+from jobscribe.db.store import head_file
 from jobscribe.db.store.contract import Receipt, Stored
 from jobscribe.protocol.errors import Refusal
 
@@ -488,7 +490,7 @@ def test_a_gap_is_vouched_for_by_the_row_behind_it(
     root: Path, monkeypatch: pytest.MonkeyPatch, column: str
 ) -> None:
     """Changed or missing rows of a compacted log are detected, on either side of every gap."""
-    monkeypatch.setattr(opening, "TAIL", 2)
+    monkeypatch.setattr(log_end, "TAIL", 2)
     compact(root, now=NOW)
     positions = [p for p, *_ in rows(root)]
     changes = {

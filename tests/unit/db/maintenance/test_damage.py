@@ -15,8 +15,10 @@ from store_fixtures import Disk
 
 from jobscribe.db.events.events import RunEnded
 from jobscribe.db.maintenance.verification import check
-from jobscribe.db.sqlite import head_file, opening
+from jobscribe.db.sql import log_end
+from jobscribe.db.sqlite import opening
 from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store import head_file
 from jobscribe.db.store.contract import Stored
 from jobscribe.protocol.errors import Refusal
 
@@ -152,7 +154,7 @@ def test_a_file_cut_anywhere_is_never_opened_with_less(
     assert seen.count("refused") >= len(seen) - 2
 
 
-@pytest.mark.parametrize("tail", [opening.TAIL, 3])
+@pytest.mark.parametrize("tail", [log_end.TAIL, 3])
 @pytest.mark.parametrize("file", ["events.sqlite", "events.sqlite-wal"])
 def test_a_flipped_bit_is_never_read_as_something_else(
     killed: tuple[Path, list[Stored]],
@@ -162,7 +164,7 @@ def test_a_flipped_bit_is_never_read_as_something_else(
     file: str,
     tail: int,
 ) -> None:
-    monkeypatch.setattr(opening, "TAIL", tail)
+    monkeypatch.setattr(log_end, "TAIL", tail)
     template, events = closed if file == "events.sqlite" else killed
     chance = random.Random(7)
     size = (template / "db" / file).stat().st_size
@@ -197,7 +199,7 @@ def test_every_column_of_every_row_is_covered(
     column: str,
     position: int,
 ) -> None:
-    monkeypatch.setattr(opening, "TAIL", 3)
+    monkeypatch.setattr(log_end, "TAIL", 3)
     template, events = closed
     changes = {
         "position": "1000",
@@ -230,7 +232,7 @@ def test_every_column_of_every_row_is_covered(
 def test_a_removed_row_is_missed(
     closed: tuple[Path, list[Stored]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "TAIL", 3)
+    monkeypatch.setattr(log_end, "TAIL", 3)
     template, events = closed
     for position in (1, 30, 69, 71, 72):
 

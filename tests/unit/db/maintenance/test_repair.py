@@ -30,7 +30,7 @@ from jobscribe.db.maintenance.rebuild import rebuild
 from jobscribe.db.maintenance.repair import examine, repair
 from jobscribe.db.maintenance.verification import check, open_file
 from jobscribe.db.records.record_files import read_marker
-from jobscribe.db.sqlite import head_file
+from jobscribe.db.store import head_file
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import parse_agent_key
 

@@ -22,7 +22,8 @@ from jobscribe.db.events.events import (
 )
 from jobscribe.db.maintenance import backup, compaction, rebuild, repair
 from jobscribe.db.maintenance.verification import check
-from jobscribe.db.sqlite import migrations, name_table, schema
+from jobscribe.db.sql import name_table
+from jobscribe.db.sqlite import migrations, schema
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Batch, Name, Write
 from jobscribe.db.store.memory_store import MemoryStore

@@ -18,9 +18,11 @@ from jobscribe.db.events import events
 from jobscribe.db.events.events import SupervisorStarted, job_stream
 from jobscribe.db.events.job_fold import fold
 from jobscribe.db.maintenance.verification import check
-from jobscribe.db.sqlite import head_file, opening, receipt_retention, schema, writer
+from jobscribe.db.sql import log_end, receipt_retention
+from jobscribe.db.sqlite import opening, schema, writer
 from jobscribe.db.sqlite.schema import LAYOUT
 from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store import head_file
 from jobscribe.db.store.contract import Appended, Batch, Receipt, Write
 from jobscribe.db.store.disk_errors import is_retryable
 from jobscribe.db.store.job_index import index_row
@@ -118,7 +120,7 @@ def test_a_wal_is_brought_home_when_it_grew(
 def test_an_event_of_a_newer_version_stops_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "TAIL", 2)
+    monkeypatch.setattr(log_end, "TAIL", 2)
     disk = Disk(tmp_path)
     with monkeypatch.context() as newer:
         newer.setitem(events.VERSIONS, "SupervisorStarted", 2)
@@ -140,7 +142,7 @@ def test_the_refusal_names_the_event_its_position_the_version_that_wrote_it_and_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail: int
 ) -> None:
     """The store goes back to an older version until the first event that this one cannot read."""
-    monkeypatch.setattr(opening, "TAIL", tail)
+    monkeypatch.setattr(log_end, "TAIL", tail)
     disk = Disk(tmp_path)
     disk.append("system", [SupervisorStarted(at=1.0, session=1, pid=1, boot_id="b", version="9.1")])
     disk.tell(JID, *life(1))
@@ -272,7 +274,7 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     "step",
     [
-        (opening, "_make_folder"),
+        (opening, "make_folder"),
         (head_file.HeadFile, "reset"),
         (opening, "open_for_writing"),
         (opening, "create"),
@@ -378,7 +380,7 @@ def test_only_errors_that_leave_the_log_as_it_was_may_pass(error: Exception, rig
         "INSERT INTO events",
         "INSERT OR REPLACE INTO jobs",
         "INSERT OR REPLACE INTO receipts",
-        "INSERT OR IGNORE INTO kinds",
+        "INSERT INTO kinds",
     ],
 )
 @pytest.mark.parametrize("passes", [True, False])

@@ -15,7 +15,7 @@ from jobscribe.db.events.events import SYSTEM, SupervisorStarted
 from jobscribe.db.maintenance import backup, compaction, rebuild, repair
 from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import RecordWriter, catch_up, record_path
-from jobscribe.db.sqlite import head_file
+from jobscribe.db.store import head_file
 from jobscribe.protocol.errors import CODES, Refusal
 from jobscribe.supervisor.process.root_directory import RootDirectory
 

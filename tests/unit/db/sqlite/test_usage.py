@@ -19,7 +19,8 @@ from jobscribe.db.events.state import Job
 from jobscribe.db.events.usage_row import ALL_MONTHS, DAY, HOUR, UsageRow, day_of, merged, month_of
 from jobscribe.db.maintenance import backup, compaction, rebuild, repair
 from jobscribe.db.maintenance.verification import check
-from jobscribe.db.sqlite import usage_table, writer
+from jobscribe.db.sql import usage_table
+from jobscribe.db.sqlite import writer
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import Appended, Batch, EventStore, Write
 from jobscribe.db.store.failing_store import Faults

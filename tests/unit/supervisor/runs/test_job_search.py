@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from in_memory_supervisor import OTHER, UID, InMemorySupervisor
 
-from jobscribe.db.sqlite import row_filter
+from jobscribe.db.sql import row_filter
 from jobscribe.db.store.contract import RowFilter
 from jobscribe.protocol.api.requests import JobSearch, RunSimulation, RunSpec
 from jobscribe.protocol.errors import Refusal

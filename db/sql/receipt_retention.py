@@ -4,11 +4,11 @@ Receipts of this process age by the monotonic clock. Receipts of earlier process
 time.
 """
 
-import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from ..store.contract import Receipt
+from .statements import SqlConnection
 
 KEPT_SECS = 24 * 3600.0
 EVERY_SECS = 3600.0
@@ -18,7 +18,7 @@ class ReceiptRetention:
     """Removes expired receipts about once an hour. Used in the writer's thread."""
 
     def __init__(
-        self, connection: sqlite3.Connection, inherited: int, monotonic: Callable[[], float]
+        self, connection: SqlConnection, inherited: int, monotonic: Callable[[], float]
     ) -> None:
         self._connection, self._monotonic = connection, monotonic
         self._next = monotonic() + EVERY_SECS
@@ -27,7 +27,7 @@ class ReceiptRetention:
         self._marks: deque[tuple[float, int]] = deque([(monotonic(), self._inherited)])
         self._newest_at: float | None = None
 
-    def use(self, connection: sqlite3.Connection) -> None:
+    def use(self, connection: SqlConnection) -> None:
         """Use another file with the same receipts."""
         self._connection = connection
 
@@ -37,7 +37,7 @@ class ReceiptRetention:
             self._newest_at = receipts[-1].at
 
     def prune(self) -> None:
-        """Remove expired receipts if an hour has passed. Raises sqlite3.Error."""
+        """Remove expired receipts if an hour has passed. Raises the database's error."""
         now = self._monotonic()
         if now < self._next:
             return

@@ -1,9 +1,8 @@
-"""The SQLite table `names`: fills it from the log and compares it with the log. `name_index`
+"""The table `names`: fills it from the log and compares it with the log. `name_index`
 defines the names of each event.
 """
 
 import itertools
-import sqlite3
 from collections.abc import Callable, Iterator
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from ...protocol.errors import Refusal
 from ..events.events import Event, decode
 from ..store.name_index import NAMED_EVENTS, secondary_names
-from .schema import INSERT_NAMES, ROW_COLUMNS, insert
+from .statements import INSERT_NAMES, ROW_COLUMNS, SqlConnection, insert
 
 #: Called at intervals with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]
@@ -20,7 +19,7 @@ _EXISTS = "SELECT 1 FROM names WHERE name = ? AND what = ? AND stream = ?"
 _NAMED_TYPES = ", ".join(f"'{t}'" for t in NAMED_EVENTS)
 
 
-def write_names(connection: sqlite3.Connection, progress: Progress) -> None:
+def write_names(connection: SqlConnection, progress: Progress) -> None:
     """Fill the empty table from the log, within the caller's transaction. Unreadable rows are
     skipped; the check of the log reports them.
     """
@@ -38,7 +37,7 @@ def write_names(connection: sqlite3.Connection, progress: Progress) -> None:
     insert(connection, INSERT_NAMES, names)
 
 
-def differences(connection: sqlite3.Connection, up_to: int) -> Iterator[tuple[str, int | None]]:
+def differences(connection: SqlConnection, up_to: int) -> Iterator[tuple[str, int | None]]:
     """Yield (sentence, position) for each difference between the table and the events up to
     `up_to`.
     """
@@ -60,9 +59,7 @@ def differences(connection: sqlite3.Connection, up_to: int) -> Iterator[tuple[st
         yield f"{found - expected} names in the index belong to no event", None
 
 
-def _events(
-    connection: sqlite3.Connection, order: str, up_to: int
-) -> Iterator[tuple[str, Event, int]]:
+def _events(connection: SqlConnection, order: str, up_to: int) -> Iterator[tuple[str, Event, int]]:
     rows = connection.execute(
         f"SELECT {ROW_COLUMNS} FROM events WHERE position <= ? AND type IN ({_NAMED_TYPES})"
         f" ORDER BY {', '.join('events.' + column for column in order.split(', '))}",

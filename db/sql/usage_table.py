@@ -1,4 +1,4 @@
-"""The SQLite table `usage`: sums it from the log, merges its old periods, and compares it with the
+"""The table `usage`: sums it from the log, merges its old periods, and compares it with the
 log. `events/usage.py` defines what each event adds.
 
 The events that a compaction removed are in the closing event of the compaction: the usage of a log
@@ -6,7 +6,6 @@ is that of the latest closing event, and of all events after the position that i
 """
 
 import itertools
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -30,7 +29,7 @@ from ..events.usage_row import (
     merged,
     summed,
 )
-from .schema import INSERT_USAGE, ROW_COLUMNS, USAGE_COLUMNS, insert
+from .statements import INSERT_USAGE, ROW_COLUMNS, USAGE_COLUMNS, SqlConnection, insert
 
 #: Called at intervals with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]
@@ -42,7 +41,7 @@ class LogUsage:
     log are folded.
     """
 
-    def __init__(self, connection: sqlite3.Connection, up_to: int) -> None:
+    def __init__(self, connection: SqlConnection, up_to: int) -> None:
         self._counted, rows = _compacted(connection, up_to)
         self.rows = summed(rows)
 
@@ -57,7 +56,7 @@ class LogUsage:
             self.rows[key] = row if known is None else add(known, row)
 
 
-def usage_of_log(connection: sqlite3.Connection, progress: Progress) -> dict[UsageKey, UsageRow]:
+def usage_of_log(connection: SqlConnection, progress: Progress) -> dict[UsageKey, UsageRow]:
     """Return the usage of the whole log. Events of a job after an unreadable one are skipped; the
     check of the log reports it.
     """
@@ -83,22 +82,22 @@ def usage_of_log(connection: sqlite3.Connection, progress: Progress) -> dict[Usa
     return usage.rows
 
 
-def write_usage(connection: sqlite3.Connection, progress: Progress) -> None:
+def write_usage(connection: SqlConnection, progress: Progress) -> None:
     """Fill the empty table from the log, within the caller's transaction."""
     usage = usage_of_log(connection, progress)
     newest = max((row.start for row in usage.values()), default=0)
     insert_usage(connection, merged(usage.values(), limits(newest)).values())
 
 
-def insert_usage(connection: sqlite3.Connection, rows: Iterable[UsageRow]) -> None:
+def insert_usage(connection: SqlConnection, rows: Iterable[UsageRow]) -> None:
     """Add these rows to the table, within the caller's transaction."""
     insert(connection, INSERT_USAGE, [msgspec.structs.astuple(row) for row in rows])
 
 
 def read_usage(
-    connection: sqlite3.Connection, where: str = "1", values: Sequence[Any] = ()
+    connection: SqlConnection, where: str = "1 = 1", values: Sequence[Any] = ()
 ) -> list[UsageRow]:
-    """Return rows in the order of their keys. Raises msgspec.ValidationError, sqlite3.Error."""
+    """Return rows in the order of their keys. Raises msgspec.ValidationError, the database's error."""
     query = f"SELECT {USAGE_COLUMNS} FROM usage WHERE {where} ORDER BY start, span, uid, queue, driver, kind, simulation_type"
     return [usage_row(raw) for raw in connection.execute(query, values).fetchall()]
 
@@ -113,12 +112,12 @@ class PeriodMerge:
     in the writer's thread.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: SqlConnection) -> None:
         self._connection = connection
         self._newest = 0
         self._done: int | None = None
 
-    def use(self, connection: sqlite3.Connection) -> None:
+    def use(self, connection: SqlConnection) -> None:
         """Use another file with the same usage."""
         self._connection = connection
 
@@ -127,7 +126,7 @@ class PeriodMerge:
         self._newest = max(self._newest, *(row.start for row in rows), 0)
 
     def merge(self) -> None:
-        """Merge if it is due. Raises sqlite3.Error without changes."""
+        """Merge if it is due. Raises the database's error without changes."""
         day = day_of(self._newest)
         if day in (0, self._done):
             return
@@ -143,7 +142,7 @@ class PeriodMerge:
         self._done = day
 
 
-def merge_periods(connection: sqlite3.Connection, due: Limits) -> None:
+def merge_periods(connection: SqlConnection, due: Limits) -> None:
     """Merge periods within the caller's transaction."""
     where = "span = 'hour' AND start < ? OR span <> 'month' AND start < ?"
     old = read_usage(connection, where, due)
@@ -152,7 +151,7 @@ def merge_periods(connection: sqlite3.Connection, due: Limits) -> None:
 
 
 def differences(
-    connection: sqlite3.Connection, usage: Iterable[UsageRow]
+    connection: SqlConnection, usage: Iterable[UsageRow]
 ) -> Iterator[tuple[str, int | None]]:
     """Yield (sentence, position) for each sum of a month that differs between the table and
     `usage`, that of the log.
@@ -172,7 +171,7 @@ def differences(
             )
 
 
-def _compacted(connection: sqlite3.Connection, up_to: int) -> tuple[int, Sequence[UsageRow]]:
+def _compacted(connection: SqlConnection, up_to: int) -> tuple[int, Sequence[UsageRow]]:
     """Return the usage in the latest closing event of a compaction, and the position it is for."""
     rows = connection.execute(
         "SELECT CAST(type AS BLOB), schema, CAST(body AS BLOB) FROM events"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...protocol.errors import Refusal
-from ..store.checksum_chain import START
+from .checksum_chain import START
 
 NAME = "head"
 _MAGIC = b"jscrhd01"

@@ -1,0 +1,156 @@
+"""Connections to PostgreSQL that execute the statements of `sql.statements`, and its errors.
+
+The shared statements are written for SQLite. `translated` replaces what differs; the contract of the
+store tests every statement on both.
+"""
+
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.pq import TransactionStatus
+
+from ...protocol.errors import Refusal
+from ...runtime.store_address import StoreAddress
+from ..sql.statements import Rows
+from ..store.contract import StoreUnreachable
+from ..store.disk_errors import is_retryable as is_disk_retryable
+
+#: Limit for a connection to be made. Requests wait for it.
+CONNECT_SECS = 5
+#: Limit of one read, in milliseconds.
+READ_MS = 30_000
+#: Limit for a lock, in milliseconds: only an older session of this supervisor holds one.
+LOCK_MS = 5_000
+#: Classes of errors after which the log is not what the writer takes it for: constraints, missing
+#: tables, damage.
+_FATAL = ("23", "42", "XX")
+#: The user lacks a right; somebody can grant it.
+DENIED = "42501"
+#: The fence of a commit.
+FENCED = "22012"
+_REPLACED = (
+    (re.compile("%"), "%%"),
+    (re.compile(r"\?"), "%s"),
+    (re.compile(r"CAST\((\w+) AS BLOB\)"), r"convert_to(\1, 'UTF8')"),
+    (re.compile(r"json_extract\((\w+), '\$\.(\w+)'\)"), r"\1::json->>'\2'"),
+    (re.compile(r"\binstr\("), "strpos("),
+    (re.compile(r" LIKE "), " ILIKE "),
+    (re.compile(" NOT INDEXED"), ""),
+    (re.compile(r"\+(\w+) IN "), r"\1 IN "),
+    (re.compile("BEGIN IMMEDIATE"), "BEGIN"),
+)
+
+Raw = psycopg.Connection[tuple[Any, ...]]
+
+
+@functools.lru_cache(maxsize=512)
+def translated(query: str) -> bytes:
+    """Return a shared statement as PostgreSQL understands it."""
+    for pattern, by in _REPLACED:
+        query = pattern.sub(by, query)
+    return query.encode()
+
+
+class Connection:
+    """An `SqlConnection`. raw: psycopg's connection, in autocommit mode."""
+
+    def __init__(self, raw: Raw) -> None:
+        self.raw = raw
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> Rows:
+        return self.raw.execute(translated(query), tuple(values))
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.raw.info.transaction_status != TransactionStatus.IDLE
+
+    def close(self) -> None:
+        self.raw.close()
+
+
+def connect(address: StoreAddress, password_file: str | None, *, reads: bool = False) -> Raw:
+    """Connect, and use the site's schema. reads: read-only, with a time limit for each statement.
+    Raises psycopg.Error, OSError.
+    """
+    password = None if password_file is None else Path(password_file).read_text().strip()
+    raw: Raw = psycopg.connect(
+        address.url,
+        autocommit=True,
+        password=password,
+        connect_timeout=CONNECT_SECS,
+        application_name="jobscribe supervisor",
+        client_encoding="UTF8",
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+        tcp_user_timeout=20_000,
+    )
+    try:
+        raw.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(address.schema)))
+        raw.execute("SET default_transaction_isolation = 'read committed'")
+        if reads:
+            raw.execute("SET default_transaction_read_only = on")
+            raw.execute(f"SET statement_timeout = {READ_MS}".encode())
+        else:
+            raw.execute(f"SET lock_timeout = {LOCK_MS}".encode())
+            # stricter values, which wait for replicas, stay
+            raw.execute(
+                "SELECT set_config('synchronous_commit', 'on', false)"
+                " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+            )
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def is_lost(raw: Raw, error: BaseException) -> bool:
+    """Return whether the connection was lost, so that the outcome of its last statement is unknown."""
+    state = getattr(error, "sqlstate", None)
+    return raw.closed or (
+        isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        and (state is None or state.startswith(("08", "57P")))
+    )
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Return whether a retry is allowed. The failed transaction changed nothing."""
+    if isinstance(error, psycopg.Error):
+        return error.sqlstate == DENIED or not (error.sqlstate or "").startswith(_FATAL)
+    return is_disk_retryable(error)
+
+
+def describe(error: BaseException) -> str:
+    """Return the first line of the error, with PostgreSQL's code for it."""
+    lines = str(error).strip().splitlines()
+    text = lines[0] if lines else type(error).__name__
+    state = getattr(error, "sqlstate", None)
+    return f"{text} ({state})" if state else text
+
+
+def refusal(error: Exception, address: StoreAddress) -> Refusal:
+    """Return the refusal for an error while connecting or reading."""
+    text = describe(error)
+    if any(
+        word in str(error)
+        for word in ("authentication failed", "no password supplied", "no pg_hba.conf entry")
+    ):
+        return Refusal(
+            "badConfig",
+            f"{address.name} refuses the user: {text}; correct the user in store.url, store.password_file,"
+            " or pg_hba.conf of the server",
+        )
+    if getattr(error, "sqlstate", None) == DENIED:
+        return Refusal(
+            "badConfig",
+            f"{address.name} denies the user a right: {text}; the user must own the schema, or be allowed to"
+            " create it: GRANT CREATE ON DATABASE ... TO ...",
+        )
+    if isinstance(error, psycopg.Error) and not is_retryable(error):
+        return Refusal("storeDamaged", f"{address.name} is damaged: {text}")
+    return StoreUnreachable(f"{address.name} cannot be used: {text}")

@@ -1,0 +1,319 @@
+"""The writer thread of the PostgreSQL store: each group is one pipeline, which begins with the fence
+and ends with COMMIT.
+
+If the connection is lost in between, the outcome is unknown: the writer connects again, takes the
+next epoch, so that nothing of the old connection can arrive later, and reads whether the group is in
+the log. Batches wait meanwhile. Without a connection, a batch is refused before anything is sent.
+"""
+
+import contextlib
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+
+from ...protocol.errors import Refusal
+from ..sql.commit_thread import CommitThread
+from ..sql.receipt_retention import ReceiptRetention
+from ..sql.statements import Rows
+from ..sql.usage_table import PeriodMerge
+from ..store.contract import Deliver, IndexRow
+from ..store.group_commit import CommitGroup, Listener, Point
+from ..store.head_file import DurablePosition
+from . import lease
+from .connection import FENCED, Connection, Raw, connect, describe, is_lost, is_retryable
+from .lease import FENCE, LEASE_SECS, RENEW_SECS
+from .opening import Opened
+from .schema import (
+    DELETE_RECEIPTS,
+    INSERT_EVENTS,
+    INSERT_JOBS,
+    INSERT_KINDS,
+    INSERT_NAMES,
+    INSERT_RECEIPTS,
+    INSERT_USAGE,
+    VERSIONS,
+)
+
+#: Wait between two tries to connect while an outcome is unknown.
+RETRY_SECS = 0.2
+#: Wait between two tries to connect while nothing is written.
+RECONNECT_SECS = 0.5
+#: A store that is closed waits this long for an unknown outcome.
+CLOSE_SECS = 10.0
+
+
+class Writer(CommitThread[None]):
+    """The owner's thread calls `put`, `resumed`, `stopped` and `close`."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        deliver: Deliver,
+        listeners: list[Listener],
+        monotonic: Callable[[], float],
+        point: Point,
+    ) -> None:
+        super().__init__(opened.head, deliver, listeners, point)
+        self._site, self._holder = opened.site, opened.holder
+        self._head_file, self._epoch = opened.head_file, opened.epoch
+        self._raw = opened.raw
+        self._kinds = set(opened.kinds)
+        fenced = _Fenced(self._raw, self._fence)
+        self._ages = ReceiptRetention(fenced, opened.receipts, monotonic)
+        self._periods = PeriodMerge(fenced)
+        self._closing = threading.Event()
+        self._renewed = time.monotonic()
+        self.start()
+
+    # ---- the owner's thread
+
+    @property
+    def connected(self) -> bool:
+        return not self._raw.closed
+
+    def closing(self) -> None:
+        """Limit the wait for an unknown outcome from now on."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Release the lease of a stopped writer, and close the connection and the head file."""
+        try:
+            if not self._raw.closed:
+                with contextlib.suppress(psycopg.Error):  # it expires
+                    lease.release(self._raw, self._epoch)
+                self._raw.close()
+        finally:
+            self._head_file.close()
+        if self._undelivered is not None:
+            raise self._undelivered
+
+    # ---- its own thread
+
+    def _look_up(self, streams: list[str]) -> list[tuple[str, int]]:
+        raw = self._connected()
+        try:
+            return raw.execute(VERSIONS, (streams,)).fetchall()
+        except psycopg.Error as e:
+            self._reset(raw, e)
+            raise
+
+    def _store(self, group: CommitGroup) -> None:
+        raw = self._connected()
+        kinds = {(r.type, r.schema) for r in group.rows} - self._kinds
+        try:
+            with raw.pipeline():
+                raw.execute(b"BEGIN")
+                self._fence(raw, DurablePosition(group.position, group.checksum))
+                self._insert(raw, group, sorted(kinds))
+                raw.execute(b"COMMIT")
+        except psycopg.Error as e:
+            if is_lost(raw, e):
+                raw.close()
+                if not self._in_log(group):
+                    raise
+            else:
+                self._reset(raw, e)
+                raise
+        self._renewed = time.monotonic()
+        self._kinds |= kinds
+        self._ages.seen(group.receipts)
+        self._periods.seen(group.usage.values())
+
+    def _fence(self, raw: Raw, head: DurablePosition | None = None) -> None:
+        """Move the head, in a transaction, if the lease is this writer's."""
+        head = head or self._log
+        raw.execute(FENCE, (*head, LEASE_SECS, self._epoch, *self._log))
+
+    def _insert(self, raw: Raw, group: CommitGroup, kinds: list[tuple[str, int]]) -> None:
+        receipts = {(r.uid, r.req_id): r for r in group.receipts}
+        for statement, rows in (
+            (INSERT_EVENTS, group.rows),
+            (INSERT_JOBS, [_columns(r) for r in group.index.values()]),
+            (DELETE_RECEIPTS, list(receipts)),
+            (
+                INSERT_RECEIPTS,
+                [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in receipts.values()],
+            ),
+            (INSERT_NAMES, [(n.name, n.what, n.stream) for n in group.names]),
+            (INSERT_USAGE, [msgspec.structs.astuple(r) for r in group.usage.values()]),
+            (INSERT_KINDS, kinds),
+        ):
+            if rows:
+                raw.execute(statement, [list(column) for column in zip(*rows, strict=True)])
+
+    def _witness(self, log: DurablePosition) -> None:
+        self._head_file.write(*log)
+
+    def _described(self, error: Exception) -> str:
+        return describe(error)
+
+    def _undone(self, error: Exception) -> bool:
+        # `_store` raises only for a group that is not in the log
+        return is_retryable(error)
+
+    def _perform(self, task: None) -> None:
+        raise AssertionError("no tasks")
+
+    # ---- the connection
+
+    def _connected(self) -> Raw:
+        """Return a connection that has the lease. Raises psycopg.Error, OSError, before anything
+        was sent.
+        """
+        if not self._raw.closed and _has_news(self._raw):
+            try:  # the server has closed it, or says something that nobody asked for
+                self._raw.execute(b"SELECT 1")
+            except psycopg.Error:
+                self._raw.close()
+        if self._raw.closed and self._again() != self._log:
+            self._die("the log in the database was changed by another program")
+            raise self.dead or AssertionError
+        return self._raw
+
+    def _again(self) -> DurablePosition:
+        """Connect again, take the next epoch, and return the head of the log. Raises psycopg.Error,
+        OSError, or the refusal after which the writer is dead.
+        """
+        raw = connect(self._site.address, self._site.password_file)
+        try:
+            taken = lease.take_again(raw, self._holder, self._site.address.schema)
+        except BaseException:
+            raw.close()
+            raise
+        self._raw = raw
+        if taken is None:
+            raise self._fenced()
+        self._epoch = taken.epoch
+        fenced = _Fenced(raw, self._fence)
+        self._ages.use(fenced)
+        self._periods.use(fenced)
+        self._renewed = time.monotonic()
+        return taken.head
+
+    def _reset(self, raw: Raw, error: psycopg.Error) -> None:
+        """Undo the transaction of a failed statement. Raises Refusal if the lease is lost."""
+        if error.sqlstate == FENCED:
+            raise self._fenced(raw)
+        try:
+            if Connection(raw).in_transaction:
+                raw.execute(b"ROLLBACK")
+        except psycopg.Error:
+            raw.close()
+
+    def _fenced(self, raw: Raw | None = None) -> Refusal:
+        """Return the refusal after which the writer is dead. raw: tells a lost lease from a log that
+        is not what the writer wrote, as on a replica that lost commits.
+        """
+        if raw is not None and _has_epoch(raw, self._epoch):
+            self._die("the log in the database was changed by another program, or lacks commits")
+        else:
+            self._die("another supervisor serves this site")
+        assert self.dead is not None
+        return self.dead
+
+    def _in_log(self, group: CommitGroup) -> bool:
+        """Return whether the group of a lost connection is in the log. Waits for the database."""
+        deadline = None
+        while True:
+            try:
+                if self._raw.closed:
+                    self._again_or_dead()
+                return self._has(group)
+            except (psycopg.Error, OSError) as e:
+                if is_lost(self._raw, e):
+                    self._raw.close()
+                if self._closing.is_set() and deadline is None:
+                    deadline = time.monotonic() + CLOSE_SECS
+                if deadline is not None and time.monotonic() > deadline:
+                    self._die(
+                        f"the connection was lost during a commit, and it is unknown whether it is in the log ({describe(e)})"
+                    )
+                    return False
+                self._closing.wait(RETRY_SECS) if deadline is None else time.sleep(RETRY_SECS)
+
+    def _again_or_dead(self) -> None:
+        """Connect again. If the lease is lost, the writer is dead, but the log can be read."""
+        with contextlib.suppress(Refusal):
+            self._again()
+
+    def _has(self, group: CommitGroup) -> bool:
+        if group.rows:
+            last = group.rows[-1]
+            row = self._raw.execute(
+                "SELECT checksum FROM events WHERE position = %s", (last.position,)
+            ).fetchone()
+            return row is not None and bytes(row[0]) == last.checksum
+        r = group.receipts[-1]
+        row = self._raw.execute(
+            "SELECT 1 FROM receipts WHERE uid = %s AND req_id = %s AND jid = %s AND serial = %s AND at = %s",
+            (r.uid, r.req_id, r.jid, r.serial, r.at),
+        ).fetchone()
+        return row is not None
+
+    def _idle(self) -> float | None:
+        every = RECONNECT_SECS if self._raw.closed else RENEW_SECS
+        if time.monotonic() - self._renewed >= every:
+            self._renewed = time.monotonic()
+            try:
+                if not lease.renew(self._connected(), self._epoch):
+                    self._fenced()
+            except (psycopg.Error, OSError) as e:
+                if is_lost(self._raw, e):
+                    self._raw.close()
+            except Refusal:
+                pass  # dead: the next batch gets the refusal
+        return RECONNECT_SECS if self._raw.closed else RENEW_SECS
+
+    def _maintain(self) -> None:
+        try:
+            if not self._raw.closed:
+                self._ages.prune()
+                self._periods.merge()
+        except psycopg.Error as e:
+            if is_lost(self._raw, e):
+                self._raw.close()
+            elif e.sqlstate == FENCED:
+                self._fenced(self._raw)
+            elif not is_retryable(e):
+                self._die(f"the event store cannot be written: {describe(e)}")
+
+
+class _Fenced(Connection):
+    """A connection for maintenance: its transactions begin with the fence."""
+
+    def __init__(self, raw: Raw, fence: Callable[[Raw], None]) -> None:
+        super().__init__(raw)
+        self._fence = fence
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> Rows:
+        rows = super().execute(query, values)
+        if query.startswith("BEGIN"):
+            self._fence(self.raw)
+        return rows
+
+
+def _has_epoch(raw: Raw, epoch: int) -> bool:
+    """Return whether the lease still has this epoch, and end the connection."""
+    with raw, contextlib.suppress(psycopg.Error):
+        raw.execute(b"ROLLBACK")
+        row = raw.execute("SELECT epoch FROM lease").fetchone()
+        return row is not None and row[0] == epoch
+    return False
+
+
+def _has_news(raw: Raw) -> bool:
+    """Return whether the server sent something while nothing was asked, as when it closes."""
+    poll = select.poll()
+    poll.register(raw.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _columns(r: IndexRow) -> tuple[Any, ...]:
+    row = msgspec.structs.asdict(r)
+    row["busy"] = int(r.busy)
+    return tuple(row.values())

@@ -1,0 +1,139 @@
+"""Where the event log of a root is: in the SQLite file, or in PostgreSQL (`store.url`).
+
+A root with its log in PostgreSQL has a file that names it, so that neither a supervisor nor a
+command takes it for a root without a log. This module imports psycopg only for such roots.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...db.maintenance.verification import store_path
+from ...db.sqlite.opening import never_used, system_events
+from ...db.sqlite.store import SqliteStore
+from ...db.store.contract import Deliver, EventStore, Stored
+from ...db.store.group_commit import Point
+from ...db.store.head_file import NOTHING, read_head
+from ...protocol.errors import Refusal
+from ...runtime.filesystems import make_folder, write_atomically
+from ...runtime.store_address import StoreAddress, parsed
+
+if TYPE_CHECKING:
+    from ...db.postgres.opening import Site
+    from ...service.settings.settings import Settings
+
+#: File in the root that names the database: the URL of `store.url`, without a password.
+MARKER = "store.url"
+LogMessage = Callable[[str], None]
+
+
+class LogSize(NamedTuple):
+    """jobs: numbers of jobs by driver, kind and status."""
+
+    jobs: list[tuple[str, str, str, int]]
+    size: int
+
+
+class EventLog:
+    """The log in the root's SQLite file."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def check(self) -> None:
+        """Raise Refusal if the root's log is elsewhere."""
+        url = address_of(self._root)
+        if url is not None:
+            raise Refusal(
+                "badConfig",
+                f"the event log of {self._root} is in {url}, but store.url is not set: set it",
+            )
+
+    def never_used(self) -> bool:
+        """Return whether there was never a log. Raises OSError, Refusal."""
+        return never_used(store_path(self._root))
+
+    def system_events(self) -> list[Stored] | None:
+        """Return the events of the stream `system`; None if they cannot be read."""
+        return system_events(store_path(self._root))
+
+    def open(self, root_id: str, deliver: Deliver, point: Point, log: LogMessage) -> EventStore:
+        """Open the store. Raises Refusal."""
+        return SqliteStore(store_path(self._root), deliver, point=point, log=log)
+
+    def measure(self) -> LogSize | None:
+        """Count jobs and bytes; None where the file is measured. Raises OSError."""
+        return None
+
+
+class PostgresLog(EventLog):
+    """The log in a PostgreSQL schema."""
+
+    def __init__(self, root: Path, url: str, password_file: str | None) -> None:
+        super().__init__(root)
+        self._url, self._password_file = url, password_file
+        self._address: StoreAddress = parsed(url)
+
+    def check(self) -> None:
+        if not never_used(store_path(self._root)) and address_of(self._root) is None:
+            raise Refusal(
+                "badConfig",
+                f"the event log of {self._root} is in {store_path(self._root)}, but store.url names a database:"
+                " remove store.url, or use another root",
+            )
+        other = address_of(self._root)
+        if other is not None and parsed(other).schema != self._address.schema:
+            raise Refusal(
+                "badConfig",
+                f"the event log of {self._root} is in {other}, but store.url has the schema {self._address.schema}:"
+                " set the right one",
+            )
+
+    def never_used(self) -> bool:
+        return read_head(self._root / "db") in (None, NOTHING) and self.system_events() is None
+
+    def system_events(self) -> list[Stored] | None:
+        from ...db.postgres.opening import system_events as read
+
+        return read(self._address, self._password_file)
+
+    def open(self, root_id: str, deliver: Deliver, point: Point, log: LogMessage) -> EventStore:
+        from ...db.postgres.store import PostgresStore
+
+        store = PostgresStore(self._site(root_id), deliver, point=point)
+        name_database(self._root, self._url)
+        log(f"the event store is in {self._address.name} head={store.head()}")
+        return store
+
+    def measure(self) -> LogSize | None:
+        from ...db.postgres.measurement import measured
+
+        jobs, size = measured(self._address, self._password_file)
+        return LogSize(jobs, size)
+
+    def _site(self, root_id: str) -> "Site":
+        from ...db.postgres.opening import Site
+
+        return Site(self._address, self._password_file, self._root / "db", root_id)
+
+
+def event_log(root: Path, settings: "Settings") -> EventLog:
+    """Return the log of these settings. Raises Refusal if the root's log is elsewhere."""
+    s = settings.store
+    log = EventLog(root) if s.url is None else PostgresLog(root, s.url, s.password_file)
+    log.check()
+    return log
+
+
+def name_database(root: Path, url: str) -> None:
+    """Name the database in the root, durably. Raises OSError."""
+    make_folder(str(root / "db"))
+    write_atomically(str(root / "db" / MARKER), url.encode(), sync=True)
+
+
+def address_of(root: Path) -> str | None:
+    """Return the address of the root's database; None for a root with its log in a file."""
+    try:
+        return (root / "db" / MARKER).read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,339 @@
+"""Faults of a real PostgreSQL server (etc/engines/postgres.sh): what the store reports is what the log
+has, a supervisor without the lease writes nothing, and a store is resumed without a restart.
+"""
+
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import postgres_server
+import psycopg
+import pytest
+
+from jobscribe.db.events.events import SupervisorStarted
+from jobscribe.db.postgres import lease, opening, writer
+from jobscribe.db.postgres.opening import Site
+from jobscribe.db.postgres.store import PostgresStore
+from jobscribe.db.store.contract import Appended, Batch, StoreUnreachable, Write
+from jobscribe.protocol.errors import Refusal
+from jobscribe.runtime.store_address import parsed
+
+DEADLINE = 60.0
+#: Kills in the middle of commits.
+ROUNDS = 60 if os.environ.get("SOAK") == "1" else 3
+
+
+class Disk:
+    """A store of a site. `results` has what it reported, by number of the event."""
+
+    def __init__(
+        self, url: str, root: Path, root_id: str = "root", password_file: str | None = None
+    ) -> None:
+        self.site = Site(parsed(url), password_file, root / "db", root_id)
+        self.calls: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.results: dict[int, Appended | Refusal] = {}
+        self.point: Callable[[str], None] = lambda _: None
+        self.store = PostgresStore(self.site, self.calls.put, point=lambda p: self.point(p))
+
+    def append(self, number: int, stream: str | None = None, version: int = 0) -> None:
+        event = SupervisorStarted(at=1.0, session=number, pid=1, boot_id="b", version="1")
+        batch = Batch(writes=(Write(stream or f"s{number}", version, (event,)),))
+        self.store.append(batch, lambda r: self.results.__setitem__(number, r))
+
+    def settle(self, *numbers: int) -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not self.results.keys() >= set(numbers):
+            self.calls.get(timeout=max(0.1, deadline - time.monotonic()))()
+
+    def now(self, number: int) -> Appended | Refusal:
+        self.append(number)
+        self.settle(number)
+        return self.results[number]
+
+    def resume(self) -> None:
+        wait(self._resumed)
+
+    def appended(self, number: int) -> int:
+        """Append events until one is in the log: the server may restart once more after the end of
+        a backend. Return its number.
+        """
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            self.resume()
+            if isinstance(self.now(number), Appended):
+                return number
+            assert time.monotonic() < deadline
+            number += 1
+
+    def _resumed(self) -> bool:
+        try:
+            self.store.resume()
+            self.store.read_all()
+        except StoreUnreachable:
+            return False
+        except Refusal as e:
+            assert e.code == "storageUnavailable" and self.store._writer.dead is None, e
+            return False
+        return True
+
+    def logged(self) -> list[int]:
+        return [s.event.session for s in self.store.read_all(limit=10**6)]
+
+
+def wait(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def server() -> postgres_server.Server:
+    return postgres_server.shared_durable()
+
+
+def _is_ended(connection: Any) -> bool:
+    try:
+        connection.execute("SELECT 1")
+    except psycopg.Error:
+        return True
+    return False
+
+
+def _answers(server: postgres_server.Server) -> bool:
+    try:
+        server.connect().close()
+    except psycopg.Error:
+        return False
+    return True
+
+
+def in_log(disk: Disk) -> None:
+    """Assert that what was reported as appended, and nothing else, is in the log, each once."""
+    wait(disk._resumed)
+    promised = [n for n, r in disk.results.items() if isinstance(r, Appended)]
+    assert sorted(disk.logged()) == sorted(promised)
+
+
+def test_each_commit_that_loses_its_connection_or_server_is_reported_as_it_ended(
+    server: postgres_server.Server, tmp_path: Path
+) -> None:
+    disk = Disk(server.url(), tmp_path)
+    number = 0
+    with closing(disk.store):
+        for round_ in range(ROUNDS):
+            stop = threading.Event()
+
+            def strike(round_: int = round_, stop: threading.Event = stop) -> None:
+                pid = disk.store._writer._raw.info.backend_pid
+                if round_ % 3 == 0:  # the backend of the writer, in the middle of what it does
+                    postgres_server.kill(pid, signal.SIGTERM)
+                elif round_ % 3 == 1:  # the server then ends all others, and recovers
+                    with server.connect() as other:
+                        postgres_server.kill(pid, signal.SIGKILL)
+                        wait(lambda: _is_ended(other))
+                else:
+                    server.kill()
+                    server.start_again()
+                wait(lambda: _answers(server))
+                stop.set()
+
+            first = number
+            striker = threading.Thread(target=strike)
+            while not stop.is_set():
+                number += 1
+                disk.append(number)
+                if number == first + 20:
+                    striker.start()
+                if number > first + 20:
+                    time.sleep(0.002)
+            striker.join()
+            disk.settle(*range(first + 1, number + 1))
+            number = disk.appended(number + 1)
+            in_log(disk)
+        refused = [r for r in disk.results.values() if isinstance(r, Refusal)]
+        assert {r.code for r in refused} <= {"storageUnavailable"}
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_commit_whose_answer_was_lost_is_reported_as_it_ended(
+    server: postgres_server.Server, tmp_path: Path, committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(server.url(), tmp_path)
+    with closing(disk.store):
+        assert isinstance(disk.now(1), Appended)
+        insert = disk.store._writer._insert
+
+        def lose(raw: Any, group: Any, kinds: Any) -> None:
+            insert(raw, group, kinds)
+            if committed:
+                raw.execute(b"COMMIT")
+            raw.execute(b"SELECT pg_terminate_backend(pg_backend_pid())")
+
+        monkeypatch.setattr(disk.store._writer, "_insert", lose)
+        result = disk.now(2)
+        monkeypatch.undo()
+        assert isinstance(result, Appended) == committed
+        if not committed:
+            disk.resume()
+        assert isinstance(disk.now(3), Appended)
+        in_log(disk)
+
+
+def test_a_holder_that_lost_its_lease_writes_nothing(
+    server: postgres_server.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.url()
+    frozen = Disk(url, tmp_path / "a")
+    with closing(frozen.store):
+        assert isinstance(frozen.now(1), Appended)
+        monkeypatch.setattr(opening, "TAKE_SECS", 0.0)
+        with pytest.raises(Refusal, match="another supervisor serves the site") as busy:
+            Disk(url, tmp_path / "b")
+        assert busy.value.code == "rootBusy"
+        thawed, at = threading.Event(), threading.Event()
+
+        def freeze(point: str) -> None:
+            if point == "taken":
+                at.set()
+                assert thawed.wait(DEADLINE)
+
+        frozen.point = freeze
+        frozen.append(2)
+        assert at.wait(DEADLINE)
+        with server.connect() as c:
+            c.execute(f"UPDATE {frozen.site.address.schema}.lease SET expires = clock_timestamp()")
+        other = Disk(url, tmp_path / "b")
+        with closing(other.store):
+            thawed.set()
+            frozen.settle(2)
+            assert other.logged() == [1]
+            assert isinstance(other.now(3), Appended)
+            result = frozen.results[2]
+            assert isinstance(result, Refusal) and "another supervisor serves" in result.sentence
+            with pytest.raises(Refusal) as dead:
+                frozen.store.resume()
+            assert not isinstance(dead.value, StoreUnreachable)
+            assert isinstance(other.now(4), Appended) and other.logged() == [1, 3, 4]
+
+
+def test_refused_by_name_while_nothing_can_be_written_and_resumed_without_a_restart(
+    server: postgres_server.Server, tmp_path: Path
+) -> None:
+    disk = Disk(server.url(), tmp_path)
+    with closing(disk.store):
+        assert isinstance(disk.now(1), Appended)
+        server.stop()
+        # the writer sees the end of the connection before it sends anything
+        result = disk.now(2)
+        assert isinstance(result, Refusal) and result.code == "storageUnavailable"
+        with pytest.raises(Refusal, match="storageUnavailable"):
+            disk.store.read_all()
+        server.start("default_transaction_read_only=on")
+        wait(lambda: "read-only" in str(_tried(disk)))
+        server.stop()
+        server.start()
+        disk.resume()
+        assert isinstance(disk.now(9), Appended)
+        in_log(disk)
+
+
+def _tried(disk: Disk) -> Appended | Refusal:
+    """Append an event that is refused."""
+    disk.results.pop(3, None)
+    result = disk.now(3)
+    assert isinstance(result, Refusal) and result.code == "storageUnavailable"
+    era = disk.store._writer.resumed(disk.store._era)
+    disk.store._era = era
+    return result
+
+
+def test_a_start_is_refused_by_name_and_changes_nothing(
+    server: postgres_server.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = server.url()
+    first = Disk(url, tmp_path / "a")
+    schema = first.site.address.schema
+    with closing(first.store):
+        for number in range(1, 6):
+            first.now(number)
+
+    def refused(root: Path = tmp_path / "a", root_id: str = "root", at: str = url) -> Refusal:
+        with pytest.raises(Refusal) as e:
+            Disk(at, root, root_id)
+        return e.value
+
+    assert refused(tmp_path / "b", "other").code == "foreignParts"
+    assert refused(at=server.url(user="nobody-there")).code in ("badConfig", "storageUnavailable")
+    with server.connect() as c:
+        c.execute(f"UPDATE {schema}.site SET layout = 99, compatible = 99")
+        assert refused().code == "unknownEvent"
+        c.execute(f"UPDATE {schema}.site SET layout = 1, compatible = 1")
+        monkeypatch.setattr(opening.time, "time", lambda: 0.0)
+        assert "clock" in refused().sentence
+        monkeypatch.undo()
+        # a backup, or a replica, that lacks what was durable
+        checksum = c.execute(f"SELECT checksum FROM {schema}.events WHERE position = 3").fetchone()
+        c.execute(f"DELETE FROM {schema}.events WHERE position > 3")
+        c.execute(f"UPDATE {schema}.lease SET position = 3, checksum = %s", checksum)
+        behind = refused()
+        assert behind.code == "storeDamaged" and "position 3, but 5 was durable" in behind.sentence
+        assert c.execute(f"SELECT released FROM {schema}.lease").fetchone() == (True,)
+        c.execute(f"UPDATE {schema}.events SET body = '{{}}' WHERE position = 2")
+        assert refused(tmp_path / "c").code == "storeDamaged"
+        c.execute(f"DROP SCHEMA {schema} CASCADE")
+    assert "has no event store" in refused().sentence
+
+
+def test_a_role_needs_its_password_its_rights_and_a_connection(
+    server: postgres_server.Server, tmp_path: Path
+) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("a secret word\n")
+    schema = parsed(server.url()).schema
+    url = server.url(schema, user="clerk")
+    hba = server.folder / "data/pg_hba.conf"
+    with server.connect() as c:
+        c.execute("CREATE ROLE clerk LOGIN PASSWORD 'a secret word'")
+        hba.write_text("local all clerk scram-sha-256\n" + hba.read_text())
+        c.execute("SELECT pg_reload_conf()")
+
+        def refused(file: Path | None) -> Refusal:
+            site = Site(parsed(url), None if file is None else str(file), tmp_path / "db", "root")
+            with pytest.raises(Refusal) as e:
+                PostgresStore(site, lambda _: None)
+            assert "secret word" not in str(e.value)
+            return e.value
+
+        wait(lambda: "no password" in refused(None).sentence)  # the reload takes a moment
+        wrong = tmp_path / "wrong"
+        wrong.write_text("a wrong secret word")
+        assert "authentication failed" in refused(wrong).sentence
+        assert "GRANT CREATE ON DATABASE" in refused(secret).sentence
+        c.execute("GRANT CREATE ON DATABASE postgres TO clerk")
+        disk = Disk(url, tmp_path, password_file=str(secret))
+        with closing(disk.store):
+            assert isinstance(disk.now(1), Appended)
+            c.execute("ALTER ROLE clerk CONNECTION LIMIT 0")
+            c.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'clerk'"
+            )
+            wait(lambda: "too many connections" in str(_tried(disk)))
+            c.execute("ALTER ROLE clerk CONNECTION LIMIT -1")
+            disk.resume()
+            assert isinstance(disk.now(9), Appended)
+            in_log(disk)
+            # a replica that took over without the last commits
+            c.execute(f"UPDATE {schema}.lease SET position = 1")
+            result = disk.now(10)
+            assert isinstance(result, Refusal) and "lacks commits" in result.sentence
+
+
+def test_times_of_the_lease_are_shorter_than_its_end() -> None:
+    assert lease.RENEW_SECS * 3 < lease.LEASE_SECS and writer.RECONNECT_SECS < lease.RENEW_SECS
