@@ -173,10 +173,8 @@ def test_the_program_says_how_far_it_is(ran: Runner, tmp_path: Path) -> None:
     said = [
         progress_report.parse(line) for line in (tmp_path / "reports").read_bytes().splitlines()
     ]
-    assert said[0] == {"frameCount": 1, "percentComplete": 20.0} and said[-1] == {
-        "frameCount": 5,
-        "percentComplete": 100.0,
-    }
+    assert said[0] == {"frameCount": 1, "frameTotal": 5, "percentComplete": 20.0}
+    assert said[-1] == {"frameCount": 5, "frameTotal": 5, "percentComplete": 100.0}
 
 
 def test_analysis_and_downloads(ran: Runner) -> None:

@@ -138,7 +138,8 @@ def test_a_parallel_app_says_how_far_it_came_and_has_no_result(runs: Runs) -> No
     end, token = runs.run(
         "heat", "heatAnimation", models={"heatAnimation": {"frames": 7, "size": 20}}
     )
-    assert (end.code, end.report) == (0, {"frameCount": 7, "percentComplete": 100.0})
+    assert end.code == 0
+    assert end.report == {"frameCount": 7, "frameTotal": 7, "percentComplete": 100.0}
     run_dir = runs.run_dir(token, "heat", "heatAnimation")
     assert sorted(p.name for p in (run_dir / "frames").iterdir()) == [
         f"{i:05d}.npy" for i in range(7)
