@@ -52,6 +52,19 @@ def test_the_build_is_complete_and_asks_no_other_host() -> None:
         assert [u for u in urls if not u.startswith(allowed)] == []
 
 
+def test_no_selector_is_in_two_stylesheets() -> None:
+    """All stylesheets are one file in the build: a class of one page must not change another page."""
+    places: dict[str, set[str]] = {}
+    for file in sorted((PAGES / "src").rglob("*.css")):
+        text = re.sub(r"/\*.*?\*/", "", file.read_text(), flags=re.DOTALL)
+        for selectors in re.findall(r"([^{};@]+)\{", text):
+            for selector in selectors.split(","):
+                if selector.strip().startswith("."):
+                    places.setdefault(" ".join(selector.split()), set()).add(file.name)
+    assert len(places) > 300
+    assert {s: sorted(files) for s, files in places.items() if len(files) > 1} == {}
+
+
 def test_dependencies_have_exact_versions() -> None:
     package = json.loads((PAGES / "package.json").read_text())
     versions = package["dependencies"] | package["devDependencies"]

@@ -43,7 +43,7 @@ export function Clusters(): JSX.Element | null {
   };
   if (list.data?.length === 0) return null;
   return (
-    <section class="card part" aria-labelledby="clusters">
+    <section class="card account-part" aria-labelledby="clusters">
       <h2 id="clusters">Clusters</h2>
       {list.error && <ErrorMessage error={list.error} again={list.reload} />}
       {!list.data && !list.error && <Loading what="clusters" />}

@@ -29,7 +29,7 @@ export function Disk(): JSX.Element {
   const found = useRemote<{ users: DiskRow[] }>("disk", (signal) => data("disk-usage", {}, signal));
   const row = found.data?.users[0];
   return (
-    <section class="card part" aria-labelledby="disk">
+    <section class="card account-part" aria-labelledby="disk">
       <h2 id="disk">Disk</h2>
       {found.error?.code === "notFound" ? (
         <p class="soft">This site does not measure disk usage.</p>

@@ -44,8 +44,8 @@ export function SignIns(): JSX.Element {
     list.reload();
   };
   return (
-    <section class="card part" aria-labelledby="sign-ins">
-      <div class="part-head">
+    <section class="card account-part" aria-labelledby="sign-ins">
+      <div class="account-head">
         <h2 id="sign-ins">Where you are signed in</h2>
         {site.device && (
           <a class="button" href={site.device} target="_self">
@@ -74,7 +74,7 @@ function Rows(props: { rows: SignIn[]; onEnd: (row: SignIn) => Promise<void> }):
           <li key={row.id} data-current={row.current}>
             <span>
               <strong>{row.browser || "A browser"}</strong>
-              {row.current && <span class="tag">this browser</span>}
+              {row.current && <span class="here">this browser</span>}
               <span class="sub">
                 {row.begun ? `signed in ${ago(row.begun, now.value)} · ` : ""}
                 until {day(row.until)}

@@ -34,8 +34,8 @@ export function Tokens(): JSX.Element {
   const live = tokens.filter((t) => t.status === "live");
   const ended = tokens.filter((t) => t.status !== "live");
   return (
-    <section class="card part" aria-labelledby="tokens">
-      <div class="part-head">
+    <section class="card account-part" aria-labelledby="tokens">
+      <div class="account-head">
         <h2 id="tokens">API tokens</h2>
         <button type="button" class="main" onClick={() => setCreating(true)}>
           New token …

@@ -56,8 +56,8 @@ export function Usage({ month, days, months }: UsageData): JSX.Element {
   const choices = Array.from({ length: MONTHS }, (_, n) => monthBefore(present, n));
   if (!choices.includes(month)) choices.push(month);
   return (
-    <section class="card part" aria-labelledby="usage">
-      <div class="part-head">
+    <section class="card account-part" aria-labelledby="usage">
+      <div class="account-head">
         <h2 id="usage">Usage</h2>
         <select
           aria-label="Month"

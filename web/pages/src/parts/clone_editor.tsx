@@ -254,7 +254,7 @@ function Field(props: {
     ...(found.length ? { "aria-describedby": `${id}-problem` } : {}),
   };
   return (
-    <div class="field">
+    <div class="clone-field">
       <label for={id} class={props.hidden ? "hidden" : ""}>
         {props.label}
       </label>

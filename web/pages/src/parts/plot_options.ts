@@ -16,6 +16,7 @@ import {
   ticks,
   timeLabel,
   timeTicks,
+  widened,
 } from "../text/plot_data.ts";
 
 export const COLOURS = 8;
@@ -80,7 +81,10 @@ export function options(
     height: element.clientHeight,
     legend: { show: false },
     scales: {
-      x: { time: Boolean(plot.x.time) && !shown.since },
+      x: {
+        time: Boolean(plot.x.time) && !shown.since,
+        range: (_u, first, last) => widened(first, last, plot.x.time ? 60 : 1),
+      },
       y: shown.log
         ? { distr: 3, log: isBytes(plot.y.unit) ? 2 : 10 }
         : {

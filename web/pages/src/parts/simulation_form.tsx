@@ -71,7 +71,7 @@ function Row(props: {
   const id = `field-${props.name}`;
   const described = [note && `${id}-note`, unit && `${id}-unit`, fault && `${id}-wrong`];
   return (
-    <div class="field">
+    <div class="value-field">
       <div>
         <label for={id}>{title}</label>
         {note && (
@@ -89,7 +89,7 @@ function Row(props: {
         )}
       </div>
       {fault && (
-        <p class="wrong" id={`${id}-wrong`}>
+        <p class="value-wrong" id={`${id}-wrong`}>
           {fault}
         </p>
       )}
@@ -162,7 +162,7 @@ function Where(props: FormProps): JSX.Element | null {
         )}
       </Row>
       {cluster && (
-        <fieldset class="fields">
+        <fieldset class="value-fields">
           <legend class="hidden">Resources of the cluster</legend>
           <PartitionRow {...props} cluster={cluster} />
           <Row name="sbatchProject" title="Account" fault={faults.get("sbatchProject")}>

@@ -141,7 +141,7 @@ export function ValuesForm(props: {
         </span>
       </div>
       {refused && <ErrorMessage error={refused} />}
-      <div class="fields">
+      <div class="value-fields">
         <Fields
           model={model}
           clusters={clusters}

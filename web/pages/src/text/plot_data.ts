@@ -266,3 +266,7 @@ export const fileName = (title: string, suffix: string): string =>
       .replace(/^-+|-+$/g, "")
       .slice(0, 60) || "plot"
   }.${suffix}`;
+
+/** Return the range of an axis; that of a single value is `width` wide. */
+export const widened = (first: number, last: number, width: number): [number, number] =>
+  first === last ? [first - width / 2, last + width / 2] : [first, last];

@@ -57,7 +57,7 @@ export function Audit(): JSX.Element {
       title="Audit"
       note="What people did for other users. Reads of the same data appear once an hour."
       actions={
-        <label class="field">
+        <label class="site-field">
           <span class="hidden">Only of this user id</span>
           <input
             placeholder="Only of user id …"

@@ -53,7 +53,7 @@ export function Settings(): JSX.Element {
             <input type="checkbox" checked={changed} onChange={() => setChanged(!changed)} />
             Without defaults
           </label>
-          <label class="field">
+          <label class="site-field">
             <span class="hidden">Only settings with</span>
             <input
               type="search"
