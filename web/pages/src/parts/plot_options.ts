@@ -83,7 +83,7 @@ export function options(
     scales: {
       x: {
         time: Boolean(plot.x.time) && !shown.since,
-        range: (_u, first, last) => widened(first, last, plot.x.time ? 60 : 1),
+        range: (u, first, last) => widened(u.data[0], first, last, plot.x.time ? 60 : 1),
       },
       y: shown.log
         ? { distr: 3, log: isBytes(plot.y.unit) ? 2 : 10 }

@@ -267,6 +267,13 @@ export const fileName = (title: string, suffix: string): string =>
       .slice(0, 60) || "plot"
   }.${suffix}`;
 
-/** Return the range of an axis; that of a single value is `width` wide. */
-export const widened = (first: number, last: number, width: number): [number, number] =>
-  first === last ? [first - width / 2, last + width / 2] : [first, last];
+/** Return the range of an axis. That of a single value is `width` wide; uPlot's has 1000 days. */
+export function widened(
+  values: ArrayLike<number>,
+  first: number,
+  last: number,
+  width: number,
+): [number, number] {
+  const [only = first] = values.length === 1 ? [values[0]] : [];
+  return values.length === 1 ? [only - width / 2, only + width / 2] : [first, last];
+}
