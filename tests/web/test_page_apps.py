@@ -471,15 +471,12 @@ def test_the_crack_is_watched_as_it_grows(
     ann = people("ann", viewport={"width": 1280, "height": 800})
     sid = ann.new("Molecular dynamics with LAMMPS", steps=3000, dumpEvery=100)
     ann.start()
-    kinds, energies = ann.page.locator("canvas[data-report]").nth(0), "nothing"
-    kinds.wait_for()
-    reports = ann.page.locator("canvas[data-report]").evaluate_all(
-        "cs => cs.map((c) => c.dataset.report)"
-    )
-    energies = reports[1]
-    first = ann.until_frame(0, reports[0])
+    canvases = ann.page.locator("canvas[data-report]")
+    canvases.nth(1).wait_for()
+    kinds, energies = canvases.evaluate_all("cs => cs.map((c) => c.dataset.report)")[:2]
+    first = ann.until_frame(0, kinds)
     assert "points" in first.label
-    grown = ann.until_frame(first.frame + 3, reports[0])
+    grown = ann.until_frame(first.frame + 3, kinds)
     assert grown.digest != first.digest
     ann.until_state("completed", 80)
     ann.until_frame(30, energies)
