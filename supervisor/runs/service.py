@@ -144,6 +144,7 @@ class RunService:
         self.outcomes = OutcomeCache(engine.store)
         self.summaries = CommandSummaries(engine.store)
         self.searches = SearchSlots()
+        self.checks = SearchSlots("checks")
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of queues and caches."""
@@ -156,6 +157,7 @@ class RunService:
             "ends": len(self.outcomes),
             "summaries": len(self.summaries),
             **self.searches.sizes(),
+            **self.checks.sizes(),
             "logins": len(self.logins),
         }
 

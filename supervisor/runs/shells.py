@@ -255,7 +255,9 @@ class Shells:
         """Hang up a shell that nobody uses, and record its end. A program that records does not end
         by itself.
         """
-        shell = self._open[id_]
+        shell = self._open.get(id_)
+        if shell is None:  # it has ended since it was found
+            return
         op = ShellIo(op_id=base62(self._entropy(32), 32), shell_id=id_, close=True)
         with contextlib.suppress(Refusal):  # the far end is gone, or hangs up by itself
             await shell.driver.shell(shell.place, op)

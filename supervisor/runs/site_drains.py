@@ -84,12 +84,16 @@ def _rows(drains: Drains) -> list[_Row]:
     ]
 
 
-def check(policy: CoreConfig, drivers: Collection[str], request: DrainChange) -> None:
-    """Raise Refusal("notFound") unless the request names the site or one of its hosts."""
+def check(
+    policy: CoreConfig, drivers: Collection[str], drains: Drains, request: DrainChange
+) -> None:
+    """Raise Refusal("notFound") unless the request names the site, one of its hosts, or a host that is
+    drained and no longer one of them.
+    """
     driver, host = where = (request.driver, request.host)
     known = {p.host for p in policy.hosts(driver)} if driver in drivers else set()
     known |= {n.host for n in policy.nodes.get(driver, ())}
-    if where != SITE and host not in known:
+    if where != SITE and host not in known and where not in drains:
         raise Refusal(
             "notFound",
             f"there is no host {ascii(host)[:80]} of driver {ascii(driver)[:40]}",

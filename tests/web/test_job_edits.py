@@ -62,7 +62,10 @@ def test_a_clone_is_checked_as_a_whole_and_starts_once(web: FrontEnd, stub: Stub
     for _ in range(2):
         sent = web.as_(ANN).said("/page-data/job-clone", {**clone, "definition": good})
         assert sent == {"state": "pending"}
-    first, second = stub.sent("/api/run-simulation")
+    stub.answers["/api/run-simulation"] = {"runDir": f"/srv/user/{ANN}/command/abcdefgh/command"}
+    sent = web.as_(ANN).said("/page-data/job-clone", {**clone, "definition": good})
+    assert sent == {"runDir": ""}, "the answer to a repetition has no path of the site"
+    first, second, _ = stub.sent("/api/run-simulation")
     assert first == second and first["reqId"] == "request1"
     run = first["run"]
     assert (run["uid"], run["command"], run["env"]) == (ANN, ["true"], env)

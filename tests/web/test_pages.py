@@ -228,6 +228,21 @@ def test_pages_get_no_paths_of_machines(web: FrontEnd, stub: StubSupervisor) -> 
     said = web.as_(ANN).said("/page-data/site/agents", {})
     assert said == {"agents": [{"agent": "a", "jobs": ["b"]}]}
     assert web.as_(ANN).said("/page-data/site/agent-logs", {"agent": "a"}) == {"text": "starts"}
+    agent, run_dir = (p.replace(" ", "-") for p in (AGENT, RUN_DIR))
+    stub.answers["/api/agent-logs"] = {"text": f"started in {agent}\nruns {run_dir}/a/0"}
+    assert web.as_(ANN).said("/page-data/site/agent-logs", {"agent": "a"}) == {
+        "text": "started in (folder of the agent)\nruns a/0"
+    }
+    own = f"jobscribe run -- {run_dir}/own.py"
+    lines = [f"    task main 0, in {run_dir}", f"    task main 0, in {run_dir}/a/0"]
+    stub.answers["/api/job-check"] = {"jobs": [{"name": "x", "lines": lines}], "command": own}
+    assert web.as_(ANN).said("/page-data/job-check", {"text": "x"}) == {
+        "jobs": [{"name": "x", "lines": ["    task main 0", "    task main 0, in a/0"]}],
+        "command": own,
+    }
+    stub.answers["/api/run-text"] = {"jobs": {"x": [{"state": "running", "runDir": RUN_DIR}]}}
+    sent = web.as_(ANN).said("/page-data/run-text", {"reqId": "request1", "text": "x"})
+    assert sent == {"jobs": {"x": [{"state": "running", "runDir": ""}]}}
 
 
 def test_a_retry_is_the_newest_request_once(web: FrontEnd, stub: StubSupervisor) -> None:

@@ -15,6 +15,7 @@ from ...protocol.ids import ComputeJid, ReqId, Uid, derived_id
 from ...schema.fields import InvalidDocument, Problem
 from ...schema.jobs.description import Description, build_runs
 from ...schema.jobs.job_file import Definition, define, parse_definition
+from ..request import shown_paths
 from ..request.context import RequestContext
 from . import library, page_data
 
@@ -84,7 +85,8 @@ def job_clone(v: RequestContext) -> bytes:
     if v.site.plan is not None:
         spec = msgspec.structs.replace(spec, active_plan=v.site.plan(v.uid))
     v.log(body.compute_jid, {"reqId": body.req_id, "computeJid": body.compute_jid})
-    return v.upstream.post("run-simulation", requests.RunSimulation(req_id=body.req_id, run=spec))
+    started = requests.RunSimulation(req_id=body.req_id, run=spec)
+    return shown_paths.body(v.upstream.post("run-simulation", started))
 
 
 def put_job_file(v: RequestContext) -> bytes:

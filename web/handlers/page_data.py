@@ -90,7 +90,7 @@ def site_data(
 
     def shown(answer: bytes) -> bytes:
         answer = _reduced(answer, without) if without else answer
-        return shown_paths.body(answer) if about_jobs else answer
+        return shown_paths.body(answer) if about_jobs or without else answer
 
     def handler(v: RequestContext) -> bytes:
         if type_ is None:
@@ -174,7 +174,7 @@ def job_text(name: str, type_: type[msgspec.Struct], *, starts: bool = False) ->
         plan = None if v.site.plan is None else v.site.plan(v.uid)
         request = type_(uid=v.uid, active_plan=plan, **msgspec.structs.asdict(body))
         try:
-            return v.upstream.post(name, request)
+            return _without_paths(v.upstream.post(name, request))
         except ClientError as e:
             if "problems" not in e.more:
                 raise
@@ -183,6 +183,17 @@ def job_text(name: str, type_: type[msgspec.Struct], *, starts: bool = False) ->
             raise Refusal(e.code, e.sentence, found) from None
 
     return handler
+
+
+def _without_paths(answer: bytes) -> bytes:
+    """Return an answer without the paths in its `jobs`. The rest of it repeats the user's own text."""
+    said = msgspec.json.decode(answer)
+    if "jobs" in said:
+        said["jobs"] = shown_paths.value(said["jobs"])
+        for job in said["jobs"]:
+            if "lines" in job:  # of a dry run
+                job["lines"] = [line.removesuffix(", in ") for line in job["lines"]]
+    return msgspec.json.encode(said)
 
 
 def job_retry(v: RequestContext) -> bytes:

@@ -114,7 +114,7 @@ async def drain(h: Handler) -> Any:
     request, drains = h.parsed(DrainChange), h.services.drains
     assert drains is not None
     what = "begin" if request.drain else "end"
-    site_drains.check(h.runs.engine.policy, h.runs.drivers, request)
+    site_drains.check(h.runs.engine.policy, h.runs.drivers, drains.drains, request)
     h.log("{} of a drain of {} {} requested", what, request.driver or "the site", request.host)
     act = ActedForUser(
         at=h.runs.now().wall,

@@ -1,5 +1,5 @@
-"""Searches of jobs that run at once: a limit per user, so that no user takes the event loop's time
-from others.
+"""Requests of one user that run at once, such as searches of jobs and checks of job files: a limit,
+so that no user takes the event loop's time from others.
 """
 
 from collections import Counter
@@ -8,27 +8,28 @@ from contextlib import contextmanager
 
 from ....protocol.errors import Refusal
 
-#: Searches of one user at once. A page makes one at a time.
+#: Requests of one kind of one user at once. A page makes one at a time.
 MAX_OF_USER = 4
 _RETRY_SECS = 1
 
 
 class SearchSlots:
-    """Use it on the event loop."""
+    """Use it on the event loop. what: name of the requests, in messages and metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "searches") -> None:
+        self._what = what
         self._open: Counter[str] = Counter()
 
     def sizes(self) -> dict[str, int]:
-        return {"searches": self._open.total()}
+        return {self._what: self._open.total()}
 
     @contextmanager
     def hold(self, user: str) -> Iterator[None]:
-        """Hold a slot during a search. Raises Refusal("tooManyRequests")."""
+        """Hold a slot during a request. Raises Refusal("tooManyRequests")."""
         if self._open[user] >= MAX_OF_USER:
             raise Refusal(
                 "tooManyRequests",
-                f"{MAX_OF_USER} searches of {user} are running already; wait for one of them",
+                f"{MAX_OF_USER} {self._what} of {user} are running already; wait for one of them",
                 {"retryAfterSecs": _RETRY_SECS},
             )
         self._open[user] += 1

@@ -16,6 +16,7 @@ import {
   imageType,
   kindOf,
   likelyAxis,
+  MOST_COLUMNS,
   numericColumns,
   table,
   tablePlot,
@@ -231,6 +232,13 @@ test("a table is found in CSV of any form, and its numbers become a plot", () =>
   );
   assert.equal(tablePlot(table("a,b\nx,y\n", false, 9), -1, "file"), null);
   assert.deepEqual(table("", false, 9), { head: [], rows: [] });
+  // a page cannot show a cell for each of a million
+  const wide = table(`${"h,".repeat(5000)}\n${"1,".repeat(5000)}\n2\n`, false, 9);
+  assert.equal(wide.head.length, MOST_COLUMNS);
+  assert.deepEqual(
+    wide.rows.map((row) => row.length),
+    [MOST_COLUMNS, 1],
+  );
 });
 
 test("stacks become boxes, hot functions and curves", () => {

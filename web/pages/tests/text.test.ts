@@ -113,6 +113,13 @@ test("output is the same in pieces of any size, and old output is dropped", () =
   assert.equal(long.find("x").length, 30_000 - long.dropped / 100);
 });
 
+test("long lines take no longer than short ones", { timeout: 60_000 }, () => {
+  const text = new TerminalText();
+  // searching again from each character would take minutes
+  for (let n = 0; n < 200; n += 1) text.append(`${"x".repeat(9_999)}\n`);
+  assert.equal(text.find("x").length, 200);
+});
+
 test("a line without end is cut, and what it overwrites is not kept", () => {
   const text = new TerminalText();
   for (let n = 0; n < 2000; n += 1) text.append(`\r${String(n).padStart(5)} ${"#".repeat(40)}`);

@@ -3,7 +3,9 @@ and its submission. The text may be a configuration of OpenPAI. Files that it na
 """
 
 import asyncio
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,8 +34,10 @@ from .run_plans import planner
 
 #: A text of `reader.MAX_BYTES` may take twice as many bytes in JSON.
 MAX_BODY = 3 * 2**20
-#: Jobs whose plan is in an answer.
-MAX_PLANS = 50
+#: Jobs whose plan is in an answer, and lines of all plans: a site may plan thousands of tasks.
+MAX_PLANS, MAX_LINES = 50, 5_000
+#: Runs that get their tags in one commit.
+_TAGGED = 500
 _NAME = "the text"
 #: reqId of a check, which stores nothing.
 _CHECK = "job-check"
@@ -70,6 +74,16 @@ async def options(h: Handler) -> Any:
 async def job_check(h: Handler) -> Any:
     request: JobCheck = h.parsed(JobCheck, MAX_BODY)
     h.owner = request.uid
+    with _slot(h, request.uid):
+        return await _checked(h, request)
+
+
+def _slot(h: Handler, uid: str) -> AbstractContextManager[None]:
+    """Hold a slot of the sender; the front end names its user in the request."""
+    return h.runs.checks.hold(h.principal.uid or uid)
+
+
+async def _checked(h: Handler, request: JobCheck) -> dict[str, Any]:
     parsed = await _parse(h.runs, request.text, request.uid, request.no_image)
     jobs: list[dict[str, Any]] = []
     document, problems, warnings = parsed.document, parsed.problems, parsed.warnings
@@ -95,7 +109,8 @@ async def run_text(h: Handler) -> Any:
     request: RunText = h.parsed(RunText, MAX_BODY)
     h.log = h.log.bound(uid=request.uid)
     h.log("class=ServerReq api=api_runText reqId={}", request.req_id)
-    parsed = await _parse(h.runs, request.text, request.uid, request.no_image)
+    with _slot(h, request.uid):
+        parsed = await _parse(h.runs, request.text, request.uid, request.no_image)
     document = parsed.document
     if document is None or parsed.problems:
         raise _refusal(parsed.problems, parsed.warnings)
@@ -188,6 +203,7 @@ async def _examined(
     """
     rows: list[dict[str, Any]] = []
     problems: list[Problem] = []
+    left = MAX_LINES
     async for n, job in gently(list(enumerate(jobs))):
         row: dict[str, Any] = {"name": job.job.name, "runs": len(job.specs)}
         row["after"] = [{"job": wait.job, "on": wait.on} for wait in job.job.after]
@@ -200,13 +216,22 @@ async def _examined(
                 raise quota
             if with_plan and n < MAX_PLANS:
                 plan = await asyncio.to_thread(planner(runs, spec))
-                row["lines"] = list(plan_lines({**row, "plan": plan}))
+                row["lines"] = _cut(plan_lines({**row, "plan": plan}), left)
+                left -= len(row["lines"])
         except Refusal as e:
             problems.append(_problem(job, e))
         rows.append(row)
     if problems:
         raise InvalidDocument(problems)
     return rows
+
+
+def _cut(lines: Iterable[str], most: int) -> list[str]:
+    """Return the first lines, and a last one that says so if there are more."""
+    found = list(itertools.islice(lines, max(most, 0) + 1))
+    if len(found) > most:
+        found[-1] = "  There is more: 'jobscribe job submit -f FILE --dry-run' shows all of it."
+    return found
 
 
 def _check_taken(runs: RunService, job: JobRuns, problems: list[Problem]) -> None:
@@ -242,9 +267,14 @@ async def _tag(runs: RunService, request: RunText, jobs: Mapping[str, list[Any]]
     """Add the tags to each run that was accepted."""
     if not request.tags:
         return
-    for reply in (reply for replies in jobs.values() for reply in replies):
-        if jid := reply.get("computeJid"):
-            await runs.tag(JobTag(uid=request.uid, compute_jid=jid, add=request.tags))
+    jids = [j for replies in jobs.values() for r in replies if (j := r.get("computeJid"))]
+    for begin in range(0, len(jids), _TAGGED):
+        await asyncio.gather(
+            *(
+                runs.tag(JobTag(uid=request.uid, compute_jid=jid, add=request.tags))
+                for jid in jids[begin : begin + _TAGGED]
+            )
+        )
 
 
 def _refusal(problems: list[Problem], warnings: list[Problem]) -> Refusal:

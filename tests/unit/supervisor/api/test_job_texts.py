@@ -2,6 +2,8 @@
 command line, and the submission of all jobs or none.
 """
 
+import asyncio
+import contextlib
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +13,15 @@ import msgspec
 import pytest
 from in_memory_supervisor import UID, InMemorySupervisor
 
-from jobscribe.protocol.api.requests import JobCheck, JobOptions, RunText
+from jobscribe.protocol.api.requests import JobCheck, JobOptions, JobTag, RunText
 from jobscribe.protocol.clusters.queues import Queue, Queues, UserLimits
 from jobscribe.protocol.errors import Refusal
+from jobscribe.supervisor.access.principal import OPERATOR
 from jobscribe.supervisor.api.endpoints.submission import job_texts
 from jobscribe.supervisor.core.resources.bin_packing import Node
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.runs.job_options import options
+from jobscribe.supervisor.runs.search.search_slots import MAX_OF_USER
 
 GOOD = "name: x\ntimeLimit: 1h\ncommand: |\n  echo one\n  echo two\n"
 VERSION1 = """{
@@ -33,7 +37,11 @@ VERSION1 = """{
 def handler(in_memory: InMemorySupervisor, request: object) -> Any:
     services = SimpleNamespace(clusters=None)
     return SimpleNamespace(
-        parsed=lambda *_: request, runs=in_memory.desk, services=services, log=MagicMock()
+        parsed=lambda *_: request,
+        runs=in_memory.desk,
+        services=services,
+        principal=OPERATOR,
+        log=MagicMock(),
     )
 
 
@@ -114,6 +122,54 @@ async def test_a_dry_run_is_that_of_the_command_line() -> None:
     assert any(line.startswith("    task main 0") for line in job["lines"])
     assert "lines" not in (await checked(GOOD))["jobs"][0]
     assert "submit_description(job)" in said["program"]
+
+
+async def test_checks_of_one_user_and_their_answers_have_limits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_memory = InMemorySupervisor()
+    with contextlib.ExitStack() as running:
+        for _ in range(MAX_OF_USER):
+            running.enter_context(in_memory.desk.checks.hold(UID))
+        for ask in (
+            checked(GOOD, in_memory),
+            job_texts.run_text(handler(in_memory, RunText(req_id="r", uid=UID, text=GOOD))),
+        ):
+            with pytest.raises(Refusal, match="checks of") as e:
+                await ask
+            assert e.value.code == "tooManyRequests"
+    assert in_memory.desk.checks.sizes() == {"checks": 0}
+    # plans of many tasks
+    monkeypatch.setattr(job_texts, "MAX_LINES", 3)
+    two = "jobs:\n  - {name: a, command: x}\n  - {name: b, command: y}\n"
+    first, second = (job["lines"] for job in (await checked(two, in_memory, plan=True))["jobs"])
+    assert len(first) == 4 and first[0] == "job a (1 task)"
+    assert first[-1:] == second and "--dry-run" in first[-1]
+
+
+async def test_tags_of_many_runs_are_changed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_memory = InMemorySupervisor()
+    tag, at_once, most = in_memory.desk.tag, 0, 0
+
+    async def counted(request: JobTag) -> tuple[str, ...]:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        try:
+            return await tag(request)
+        finally:
+            at_once -= 1
+
+    monkeypatch.setattr(in_memory.desk, "tag", counted)
+    text = "name: x\narray: 1-9\ncommand: y\n"
+    request = RunText(req_id="request-1", uid=UID, text=text, tags=("a",))
+    said = await job_texts.run_text(handler(in_memory, request))
+    jids = [reply["computeJid"] for reply in said["jobs"]["x"]]
+    assert len(jids) == most == 9
+    for jid in jids:
+        entry = in_memory.engine.durable(jid)
+        assert entry is not None and entry.job.tags == ("a",)
 
 
 async def test_all_jobs_are_submitted_once_with_tags_and_plan() -> None:

@@ -22,6 +22,7 @@ from jobscribe.service.settings import loader
 from jobscribe.service.site.users_file import Users
 from jobscribe.supervisor.access.principal import OPERATOR
 from jobscribe.supervisor.api.endpoints import site
+from jobscribe.supervisor.core.interface.drains import Drain
 from jobscribe.supervisor.runs import site_drains
 from jobscribe.supervisor.runs.site_drains import SiteDrains
 
@@ -182,6 +183,10 @@ async def test_a_drain_is_recorded_stored_and_ended(made: Site) -> None:
         with pytest.raises(Refusal, match="there is no host"):
             await made.ask(site.drain, other)
     assert (await made.ask(site.drained))["drains"] == []
+    # a host that the site no longer has
+    made.drains.drains[("docker", "a")] = Drain(by=ADMIN, at=1.0, reason="")
+    gone = DrainChange(drain=False, driver="docker", host="a")
+    assert (await made.ask(site.drain, gone))["drains"] == []
 
 
 def test_a_damaged_file_of_drains_stops_the_start(tmp_path: Path) -> None:

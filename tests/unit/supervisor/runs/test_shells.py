@@ -119,4 +119,7 @@ async def test_an_abandoned_shell_is_hung_up_and_then_recorded(
             await asyncio.sleep(0.001)
     assert op.close and op.shell_id == WHO["shell_id"]
     assert isinstance(far.records[-1], ShellClosed) and far.records[-1].reason == "abandoned"
+    ended = len(far.records)
+    await shells._abandon(WHO["shell_id"])
+    assert len(far.records) == ended, "a shell that ends meanwhile does not end the sweep"
     await shells.close()

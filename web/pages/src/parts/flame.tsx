@@ -13,7 +13,7 @@ import {
   hottest,
   type Profile,
 } from "../text/flame.ts";
-import { duration, plural } from "../text/format.ts";
+import { bytes, duration, plural } from "../text/format.ts";
 import { filePath } from "./files.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Plot } from "./plot.tsx";
@@ -22,13 +22,18 @@ import { Scroll } from "./scroll.tsx";
 const ROW_PX = 20;
 const HOTTEST = 20;
 const COLOURS = 5;
+/** Bytes of a file that are read: a profile has at most so many, another file may have more. */
+const MOST = 8 * 2 ** 20;
 
 export function ProfileView({ jid, profile }: { jid: string; profile: Profile }): JSX.Element {
   const [text, setText] = useState<string>();
   const [error, setError] = useState<ApiError>();
   useEffect(() => {
     const read = async (): Promise<string> => {
-      const response = await fetch(filePath(jid, profile.name));
+      const response = await fetch(filePath(jid, profile.name), {
+        headers: { Range: `bytes=0-${MOST - 1}` },
+        cache: "no-store",
+      });
       if (!response.ok) throw await refusal(response);
       return response.text();
     };
@@ -36,21 +41,19 @@ export function ProfileView({ jid, profile }: { jid: string; profile: Profile })
   }, [jid, profile.name]);
   if (error) return <ErrorMessage error={error} />;
   if (text === undefined) return <Loading what="the profile" />;
-  if (profile.ending === "dat") {
-    return (
-      <>
-        {curves(text).map((plot) => (
-          <Plot key={plot.title} plot={plot} />
-        ))}
-      </>
-    );
-  }
   return (
-    <Flame
-      text={text}
-      title={`${profile.tool} of ${profile.task}, ${profile.program}`}
-      amount={profile.tool === "cpu sampler" ? cpuTime : samples}
-    />
+    <>
+      {profile.ending === "dat" ? (
+        curves(text).map((plot) => <Plot key={plot.title} plot={plot} />)
+      ) : (
+        <Flame
+          text={text}
+          title={`${profile.tool} of ${profile.task}, ${profile.program}`}
+          amount={profile.tool === "cpu sampler" ? cpuTime : samples}
+        />
+      )}
+      {profile.size > MOST && <p class="soft">Only the first {bytes(MOST)} of it are shown.</p>}
+    </>
   );
 }
 
@@ -69,6 +72,7 @@ function Flame(props: {
   const [at, setAt] = useState<Box>();
   const graph = useRef<HTMLDivElement>(null);
   const drawn = useMemo(() => boxes(root, path), [root, path]);
+  const hot = useMemo(() => hottest(root, HOTTEST), [root]);
   if (root.total === 0) return <p class="soft">The profile has no sample.</p>;
   const shown = frameAt(root, path);
   const depth = Math.max(...drawn.map((b) => b.depth)) + 1;
@@ -135,11 +139,11 @@ function Flame(props: {
               </tr>
             </thead>
             <tbody>
-              {hottest(root, HOTTEST).map((hot) => (
-                <tr key={hot.name}>
-                  <td>{hot.name}</td>
-                  <td class="number">{percent(hot.self / root.total)}</td>
-                  <td class="number">{percent(hot.total / root.total)}</td>
+              {hot.map(({ name, self, total }) => (
+                <tr key={name}>
+                  <td>{name}</td>
+                  <td class="number">{percent(self / root.total)}</td>
+                  <td class="number">{percent(total / root.total)}</td>
                 </tr>
               ))}
             </tbody>

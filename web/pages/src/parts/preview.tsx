@@ -9,6 +9,7 @@ import {
   isTable,
   kindOf,
   likelyAxis,
+  MOST_COLUMNS,
   numericColumns,
   type Table,
   table,
@@ -225,6 +226,7 @@ function TableView(props: { name: string; text: string; cut: boolean }): JSX.Ele
       )}
       <p class="soft">
         {found.rows.length.toLocaleString()} rows{isWhole ? "" : ", the first of the file"}.
+        {found.head.length === MOST_COLUMNS && ` At most ${MOST_COLUMNS} columns are shown.`}
       </p>
     </>
   );

@@ -43,9 +43,13 @@ function separator(text: string): string {
   return counts.reduce((best, next) => (next[0] > best[0] ? next : best))[1];
 }
 
+/** Columns of a table; a page cannot show many more. */
+export const MOST_COLUMNS = 200;
+
 /**
- * Return the table of a text (RFC 4180), with the first line as head. cut: the text is the beginning
- * of a longer one, so its last line is left out. most: rows.
+ * Return the table of a text (RFC 4180), with the first line as head, without columns beyond
+ * MOST_COLUMNS. cut: the text is the beginning of a longer one, so its last line is left out. most:
+ * rows.
  */
 export function table(text: string, cut: boolean, most: number): Table {
   const between = separator(text);
@@ -58,7 +62,8 @@ export function table(text: string, cut: boolean, most: number): Table {
   let row: string[] = [];
   while (field.lastIndex < text.length && rows.length <= most) {
     const [, inQuotes, plain = "", end] = field.exec(text) ?? [];
-    row.push(inQuotes === undefined ? plain : inQuotes.replaceAll('""', '"'));
+    if (row.length < MOST_COLUMNS)
+      row.push(inQuotes === undefined ? plain : inQuotes.replaceAll('""', '"'));
     if (end === between) continue;
     if (row.length > 1 || row[0] !== "") rows.push(row);
     row = [];

@@ -13,7 +13,9 @@ const MOST_PIECES = 5000;
 
 const CONTROLS = String.raw`\x00-\x08\x0b-\x1f\x7f-\x9f`;
 const CONTROL = new RegExp(`[${CONTROLS}]`);
-const TOO_LONG = new RegExp(`[^\\n]{${LONGEST_LINE + 1}}`);
+/** Not a pattern: one for "10,001 characters without an end of line" begins again at each character. */
+const isTooLong = (text: string): boolean =>
+  text.length > LONGEST_LINE && text.split("\n").some((line) => line.length > LONGEST_LINE);
 /**
  * An escape sequence of ECMA-48: CSI with parameters and final byte, a string such as a window
  * title, or a short one. The last may be cut off.
@@ -23,7 +25,7 @@ const TOKEN = new RegExp(`${ESCAPE}|[\\n${CONTROLS}]|[^\\n${CONTROLS}]+`, "g");
 
 /** Return the pieces of a text with control codes. */
 export function pieces(text: string): Piece[] {
-  if (!CONTROL.test(text) && !TOO_LONG.test(text)) return [[text, ""]];
+  if (!CONTROL.test(text) && !isTooLong(text)) return [[text, ""]];
   const screen = new Screen();
   for (const [token, parameters = "", final] of text.matchAll(TOKEN)) {
     if (final) screen.control(parameters, final);
