@@ -8,13 +8,15 @@ identifies the unix user.
 import ipaddress
 import re
 from typing import NamedTuple
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from ..protocol.errors import Refusal
 
 SCHEMA = "jobscribe"
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,47}")
-_SECRETS = frozenset({"password", "sslpassword"})
+_SECRETS = frozenset(
+    {"password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
+)
 #: Parameters that the store sets, or that read an address from elsewhere.
 _OWN = frozenset({"service", "options", "application_name", "client_encoding"})
 
@@ -34,7 +36,8 @@ def parsed(url: str) -> StoreAddress:
     """
     try:
         parts = urlsplit(url)
-        query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        text = parts.query.replace("+", "%2B")  # libpq decodes no plus sign
+        query = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text))
         secret = parts.password is not None or any(key in _SECRETS for key, _ in query)
     except ValueError:
         raise _bad("it is not a URL") from None
@@ -55,15 +58,16 @@ def parsed(url: str) -> StoreAddress:
             "its schema must have at most 48 small letters, digits and underscores, and no pg_ in front"
         )
     _refuse_in_clear(parts.netloc, values)
-    rest = urlencode(values, safe="/:,")
+    rest = urlencode(values, safe="/:,", quote_via=quote)
     clean = f"postgresql://{parts.netloc}{parts.path}" + (f"?{rest}" if rest else "")
     user = parts.username or values.get("user")
     return StoreAddress(clean, schema, f"{clean}, schema {schema},", user)
 
 
 def _refuse_in_clear(netloc: str, values: dict[str, str]) -> None:
-    hosts = [h for part in netloc.rpartition("@")[2].split(",") if (h := _host(part))]
-    hosts += [h for key in ("host", "hostaddr") for h in values.get(key, "").split(",") if h]
+    named = [_host(part) for part in netloc.rpartition("@")[2].split(",")]
+    named += [values.get(key, "") for key in ("host", "hostaddr")]
+    hosts = [h for some in named for h in some.split(",") if h]
     if not hosts:
         raise _bad(
             "it names no host: add the folder of the server's Unix socket, for example ?host=/run/postgresql"
@@ -78,10 +82,10 @@ def _refuse_in_clear(netloc: str, values: dict[str, str]) -> None:
 
 
 def _host(part: str) -> str:
-    """Return the host of `host:port` or `[address]:port`."""
+    """Return the host of `host:port` or `[address]:port`; several if their comma is encoded."""
     if part.startswith("["):
         return part[1:].partition("]")[0]
-    return part.partition(":")[0].replace("%2F", "/").replace("%2f", "/")
+    return unquote(part.partition(":")[0])
 
 
 def _is_here(host: str) -> bool:

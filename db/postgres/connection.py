@@ -6,12 +6,15 @@ store tests every statement on both.
 
 import functools
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.abc import RV, PQGen
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from ...protocol.errors import Refusal
@@ -24,6 +27,8 @@ from ..store.disk_errors import is_retryable as is_disk_retryable
 CONNECT_SECS = 5
 #: Limit of one read, in milliseconds.
 READ_MS = 30_000
+#: Limit of each wait for the server: its own limits need a server that runs.
+WAIT_SECS = 40.0
 #: Limit for a lock, in milliseconds: only an older session of this supervisor holds one.
 LOCK_MS = 5_000
 #: Classes of errors after which the log is not what the writer takes it for: constraints, missing
@@ -73,13 +78,54 @@ class Connection:
         self.raw.close()
 
 
+class _Bounded(psycopg.Connection[tuple[Any, ...]]):
+    """Is closed if the server does not answer in time, as a stopped process or a hanging disk."""
+
+    def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
+        try:
+            return super().wait(_bounded(gen), *args, **kwargs)
+        except _NoAnswer:
+            self.close()
+            raise
+
+
+class _NoAnswer(psycopg.OperationalError):
+    pass
+
+
+def _bounded(gen: PQGen[RV]) -> PQGen[RV]:
+    """Pass on a generator of psycopg, which is told at intervals that there is nothing to do."""
+    deadline = time.monotonic() + WAIT_SECS
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > deadline:
+                raise _NoAnswer(f"the server did not answer within {WAIT_SECS:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as e:
+        result: RV = e.value
+        return result
+
+
+def _settled(address: StoreAddress) -> dict[str, Any]:
+    """Return the parameters of the address. Those that say where the connection goes and how it is
+    protected are set, so that no variable of the environment (PGHOSTADDR, PGSERVICE, ...) sets them.
+    """
+    own = {"host": "", "hostaddr": "", "port": "5432", "options": "", "sslmode": "prefer"}
+    return own | conninfo_to_dict(address.url)
+
+
 def connect(address: StoreAddress, password_file: str | None, *, reads: bool = False) -> Raw:
     """Connect, and use the site's schema. reads: read-only, with a time limit for each statement.
     Raises psycopg.Error, OSError.
     """
-    password = None if password_file is None else Path(password_file).read_text().strip()
-    raw: Raw = psycopg.connect(
-        address.url,
+    # a damaged file has a wrong password
+    password = (
+        None if password_file is None else Path(password_file).read_text(errors="replace").strip()
+    )
+    raw: Raw = _Bounded.connect(
+        **_settled(address),
         autocommit=True,
         password=password,
         connect_timeout=CONNECT_SECS,
@@ -93,6 +139,10 @@ def connect(address: StoreAddress, password_file: str | None, *, reads: bool = F
     try:
         raw.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(address.schema)))
         raw.execute("SET default_transaction_isolation = 'read committed'")
+        # the server notices soon that this machine is gone, and releases its locks
+        raw.execute(
+            "SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3"
+        )
         if reads:
             raw.execute("SET default_transaction_read_only = on")
             raw.execute(f"SET statement_timeout = {READ_MS}".encode())

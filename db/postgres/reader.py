@@ -1,7 +1,7 @@
 """Reads of the PostgreSQL store, on a read-only connection of their own."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -16,11 +16,14 @@ PAUSE_SECS = 1.0
 
 
 class _Connection(Connection):
-    """Opens a lost connection again, once for each read: nothing that was read depends on it."""
+    """Opens a lost connection again, once for each read: nothing that was read depends on it.
+    reachable: whether the writer, whose waits delay nobody, has a connection.
+    """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, reachable: Callable[[], bool]) -> None:
         super().__init__(connect(site.address, site.password_file, reads=True))
         self._site, self._failed_at = site, -PAUSE_SECS
+        self._reachable = reachable
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Rows:
         if not self.raw.closed:
@@ -30,7 +33,7 @@ class _Connection(Connection):
                 if not is_lost(self.raw, e):
                     raise
                 self.raw.close()
-        if time.monotonic() < self._failed_at + PAUSE_SECS:
+        if not self._reachable() or time.monotonic() < self._failed_at + PAUSE_SECS:
             raise psycopg.OperationalError("there is no connection")
         try:
             self.raw = connect(self._site.address, self._site.password_file, reads=True)
@@ -43,9 +46,9 @@ class _Connection(Connection):
 class Reader(SqlReader):
     """Used in the thread that created it. Raises Refusal."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, reachable: Callable[[], bool]) -> None:
         try:
-            self._own = _Connection(site)
+            self._own = _Connection(site, reachable)
         except (psycopg.Error, OSError) as e:
             raise refusal(e, site.address) from None
         super().__init__(

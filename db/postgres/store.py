@@ -47,7 +47,7 @@ class PostgresStore:
         self._closed = False
         self._writer = Writer(open_site(site), deliver, self._listeners, monotonic, point)
         try:
-            self._reader = Reader(site)
+            self._reader = Reader(site, lambda: self._writer.connected)
         except BaseException:
             self._writer.stopped()
             self._writer.close()

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 
 from jobscribe.db.events.events import SupervisorStarted
-from jobscribe.db.postgres import lease, opening, writer
+from jobscribe.db.postgres import connection, lease, opening, reader, writer
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.postgres.store import PostgresStore
 from jobscribe.db.store.contract import Appended, Batch, StoreUnreachable, Write
@@ -333,6 +333,77 @@ def test_a_role_needs_its_password_its_rights_and_a_connection(
             c.execute(f"UPDATE {schema}.lease SET position = 1")
             result = disk.now(10)
             assert isinstance(result, Refusal) and "lacks commits" in result.sentence
+
+
+def test_a_server_process_that_hangs_delays_reads_and_commits_for_a_limited_time(
+    server: postgres_server.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(server.url(), tmp_path)
+    with closing(disk.store):
+        assert isinstance(disk.now(1), Appended)
+        hung = [disk.store._reader._own.raw, disk.store._writer._raw]
+        pids = [raw.info.backend_pid for raw in hung]
+        continued = threading.Timer(DEADLINE, _continue, pids)
+        try:
+            for pid in pids:
+                postgres_server.kill(pid, signal.SIGSTOP)
+            continued.start()
+            with monkeypatch.context() as m:
+                m.setattr(connection, "WAIT_SECS", 0.5)
+                disk.append(2)
+                wait(lambda: hung[1].closed)
+                _continue(pids[1])  # it may hold the row of the lease
+                disk.settle(2)
+                wait(disk._resumed)
+            assert all(raw.closed for raw in hung)
+        finally:
+            continued.cancel()
+            _continue(*pids)
+        assert isinstance(disk.now(3), Appended)
+        in_log(disk)
+
+        def away(*_: Any, **__: Any) -> Any:
+            raise psycopg.OperationalError("away")
+
+        def unwanted(*_: Any, **__: Any) -> Any:
+            raise AssertionError("a read waits for a connection")
+
+        # without the writer's connection, no read waits for one of its own
+        monkeypatch.setattr(writer, "connect", away)
+        monkeypatch.setattr(reader, "connect", unwanted)
+        with server.connect() as c:
+            for raw in (disk.store._reader._own.raw, disk.store._writer._raw):
+                c.execute("SELECT pg_terminate_backend(%s)", (raw.info.backend_pid,))
+        disk.append(4)
+        wait(lambda: not disk.store._writer.connected)
+        with pytest.raises(Refusal, match="storageUnavailable"):
+            disk.store.read_all()
+        monkeypatch.undo()
+        disk.appended(5)
+
+
+def _continue(*pids: int) -> None:
+    for pid in pids:
+        postgres_server.kill(pid, signal.SIGCONT)
+
+
+def test_the_environment_leads_no_connection_elsewhere(
+    server: postgres_server.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = tmp_path / "services"
+    services.write_text("[other]\nhostaddr=127.0.0.1\nport=9\nsslmode=require\n")
+    for name, value in {
+        "PGHOSTADDR": "127.0.0.1",
+        "PGOPTIONS": "-c nonsense=1",
+        "PGSSLMODE": "verify-full",
+        "PGSERVICE": "other",
+        "PGSERVICEFILE": str(services),
+        "PGPORT": "9",
+    }.items():
+        monkeypatch.setenv(name, value)
+    disk = Disk(server.url(), tmp_path)
+    with closing(disk.store):
+        assert isinstance(disk.now(1), Appended)
 
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:

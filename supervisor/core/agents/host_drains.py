@@ -14,7 +14,6 @@ from ..state.transaction import Transaction
 def changed(tx: Transaction, input_: DrainsChanged) -> None:
     """Apply the drains that there are now."""
     world = tx.world
-    new = [where for where in input_.drains if where not in world.drains]
     world.drains.clear()
     world.drains.update(input_.drains)
     for driver, pool in world.node_pools.items():
@@ -25,6 +24,6 @@ def changed(tx: Transaction, input_: DrainsChanged) -> None:
     placement.resized(tx, [p for p in world.slots.pools if isinstance(p, CpuPool)])
     if SITE in world.drains:
         return  # no host is better than another
-    for where in new:
-        for key in sorted(k for k in world.agents if (k.driver, k.host) == where):
-            rebalancing.leave_host(tx, key)
+    # all of them: while the site was drained, no run left the others
+    for key in sorted(k for k in world.agents if (k.driver, k.host) in world.drains):
+        rebalancing.leave_host(tx, key)

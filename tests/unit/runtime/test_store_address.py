@@ -15,6 +15,8 @@ from jobscribe.runtime.store_address import parsed
         ("postgresql://u@db.example.org/db?sslmode=require", "sslmode=verify-full"),
         ("postgresql://u@localhost,db.example.org/db", "sslmode=verify-full"),
         ("postgresql://u@localhost/db?hostaddr=10.0.0.1", "sslmode=verify-full"),
+        ("postgresql://%2Frun%2C10.0.0.1/db", "sslmode=verify-full"),
+        ("postgresql://u@localhost/db?oauth_client_secret=secretword", "store.password_file"),
         ("postgresql:///db", "names no host"),
         ("mysql://u@localhost/db", "postgresql://"),
         ("postgresql://u@localhost/db?schema=X;drop", "small letters"),
@@ -36,3 +38,5 @@ def test_an_address_names_server_database_and_schema() -> None:
     )
     near = parsed("postgresql:///db?host=/run/postgresql")
     assert (near.url, near.schema) == ("postgresql:///db?host=/run/postgresql", "jobscribe")
+    spaced = parsed("postgresql:///db?host=/run/a%20b+c")
+    assert spaced.url == "postgresql:///db?host=/run/a%20b%2Bc"

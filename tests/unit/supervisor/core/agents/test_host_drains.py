@@ -97,6 +97,20 @@ def test_runs_that_wait_for_their_agent_leave_a_drained_host(two, kit):
     assert [where(two, kit, n) for n in (1, 2)] == [["b"], ["b"]]
 
 
+def test_runs_leave_a_drained_host_when_the_drain_of_the_site_is_over(two, kit):
+    two.up(kit.key_of(host="a")).up(kit.key_of(host="b"))
+    drain(two, "")
+    for n in range(1, 7):
+        two.submit(n)
+    drain(two, "", "a")
+    drain(two, "a")
+    placed = [n for n in range(1, 7) if where(two, kit, n)]
+    assert {h for n in placed for h in where(two, kit, n)} == {"b"} and len(placed) == 2
+    # also those that wait: the slots of b may never be free without a waiting run
+    waiting = set(range(1, 7)) - set(placed)
+    assert {two.world.key_of(two.job(n).run).host for n in waiting} == {"b"}
+
+
 def test_a_drained_host_that_was_down_stays_drained(two, kit):
     drain(two, "a")
     two.tell(HostChanged("local", "a", False, "off"))
