@@ -279,18 +279,26 @@ class Writer(CommitThread[None]):
                 self._raw.close()
             elif e.sqlstate == FENCED:
                 self._fenced(self._raw)
-            elif not is_retryable(e):
-                self._die(f"the event store cannot be written: {describe(e)}")
+            else:
+                self._reset(self._raw, e)
+                if not is_retryable(e):
+                    self._die(f"the event store cannot be written: {describe(e)}")
 
 
 class _Fenced(Connection):
-    """A connection for maintenance: its transactions begin with the fence."""
+    """A connection for maintenance: its transactions begin with the fence, and a removal by itself is
+    a transaction.
+    """
 
     def __init__(self, raw: Raw, fence: Callable[[Raw], None]) -> None:
         super().__init__(raw)
         self._fence = fence
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Rows:
+        if query.startswith("DELETE") and not self.in_transaction:
+            with self.raw.transaction():
+                self._fence(self.raw)
+                return super().execute(query, values)
         rows = super().execute(query, values)
         if query.startswith("BEGIN"):
             self._fence(self.raw)

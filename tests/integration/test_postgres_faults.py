@@ -223,6 +223,34 @@ def test_a_holder_that_lost_its_lease_writes_nothing(
             assert isinstance(other.now(4), Appended) and other.logged() == [1, 3, 4]
 
 
+def test_maintenance_without_the_lease_or_a_lock_changes_nothing(
+    server: postgres_server.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(server.url(), tmp_path)
+    schema = disk.site.address.schema
+    with closing(disk.store), server.connect() as c:
+        writer_ = disk.store._writer
+        c.execute(
+            f"INSERT INTO {schema}.receipts (uid, req_id, jid, serial, at) VALUES ('u', 'r', 'j', 1, 1.0)"
+        )
+
+        def blocked() -> None:
+            writer_._ages._connection.execute("BEGIN IMMEDIATE")
+
+        # the row of the lease is locked for longer than the limit
+        monkeypatch.setattr(writer_._ages, "prune", blocked)
+        writer_._raw.execute("SET lock_timeout = 50")
+        with c.transaction():
+            c.execute(f"SELECT 1 FROM {schema}.lease FOR UPDATE")
+            writer_._maintain()
+        monkeypatch.undo()
+        assert isinstance(disk.now(1), Appended)
+        c.execute(f"UPDATE {schema}.lease SET epoch = epoch + 1, holder = 'other'")
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            writer_._ages._connection.execute("DELETE FROM receipts WHERE number > ?", (0,))
+        assert c.execute(f"SELECT count(*) FROM {schema}.receipts").fetchone() == (1,)
+
+
 def test_refused_by_name_while_nothing_can_be_written_and_resumed_without_a_restart(
     server: postgres_server.Server, tmp_path: Path
 ) -> None:
