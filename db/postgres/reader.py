@@ -11,6 +11,8 @@ from ..sql.statements import Rows
 from .connection import Connection, connect, is_lost, refusal
 from .opening import ERRORS, Site, repair
 
+#: In place of NUL, which no text in PostgreSQL has: a noncharacter.
+_NUL = "\ufffe"
 #: After a failed try to connect, reads are refused at once for this time.
 PAUSE_SECS = 1.0
 
@@ -26,6 +28,7 @@ class _Connection(Connection):
         self._reachable = reachable
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Rows:
+        values = [v.replace("\0", _NUL) if isinstance(v, str) else v for v in values]
         if not self.raw.closed:
             try:
                 return super().execute(query, values)

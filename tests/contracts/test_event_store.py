@@ -167,6 +167,15 @@ def test_an_empty_store_has_nothing(bed: Bed) -> None:
     assert bed.store.receipt("useraaa1", "request1") is None
 
 
+def test_what_no_store_can_have_is_not_found(bed: Bed) -> None:
+    bed.now(write("a", 0, 1))
+    nul = "a\0"
+    assert bed.store.find_jobs(nul) == [] and bed.store.names(nul) == []
+    assert bed.store.jobs(uid=nul) == [] and bed.store.receipt(nul, nul) is None
+    assert bed.store.read(nul) == [] and bed.store.jobs_named(nul, nul) == []
+    assert bed.store.scan_jobs(RowFilter(words=(nul,), users=(nul,)))[0] == []
+
+
 def test_positions_count_over_all_streams_and_versions_within_one(bed: Bed) -> None:
     assert bed.now(write("a", 0, 1, 2), write("b", 0, 3)) == Appended(1, 3)
     assert bed.now(write("a", 2, 4)) == Appended(4, 4)
