@@ -82,7 +82,7 @@ def test_runs_leave_a_drained_host_for_another(two, kit):
     assert {h for n in (5, 6, 7) for h in where(two, kit, n)} == {"b"}
     drain(two, "a", "b")
     two.submit(8)
-    assert told(two, 8)[1].startswith("a, b gets no new runs until")
+    assert told(two, 8)[1].startswith("a, b get no new runs until")
     drain(two, "b")
     assert where(two, kit, 8) == ["a"]
 
