@@ -318,7 +318,8 @@ def _drained(world: World, run: Run, host: str) -> str | None:
     if not found or found[0] is None or None in found:
         return None
     drain = found[0]
-    what = "this site starts" if SITE in world.drains else f"{', '.join(hosts[:3])} get{'' if hosts[1:] else 's'}"
+    get = "get" if hosts[1:] else "gets"
+    what = "this site starts" if SITE in world.drains else f"{', '.join(hosts[:3])} {get}"
     reason = f": {drain.reason}" if drain.reason else ""
     return f"{what} no new runs until an administrator ends the drain{_since(drain.at)}{reason}"
 
