@@ -162,9 +162,16 @@ def test_time_that_a_hypervisor_gave_to_another_machine_did_not_hold_the_loop(
         processors.steal(*stolen)
         hold_it()
 
-    loop, _ = lived(robbed())
     low, high = own
-    assert low < loop["worst"]["secs"] <= high, loop
+    for _ in range(
+        3
+    ):  # waits for a processor do not count either, so that a busy machine lowers it
+        processors.steal(0, 0, 0)
+        loop, _ = lived(robbed())
+        assert loop["worst"]["secs"] <= high, loop
+        if loop["worst"]["secs"] > low:
+            return
+    raise AssertionError(loop)
 
 
 def test_time_on_the_processor_is_its_own_whatever_was_stolen_beside_it(
