@@ -33,6 +33,7 @@ from jobscribe.service.settings.settings import (
 from jobscribe.service.systemd import Notifier
 from jobscribe.supervisor import app, configuration
 from jobscribe.supervisor.process import root_identity
+from jobscribe.supervisor.process.event_log import event_log
 from jobscribe.supervisor.process.root_directory import RootDirectory
 
 DEADLINE_SECS = 15.0
@@ -65,10 +66,12 @@ class InProcessSupervisor:
             slots=SlotSettings(local_sequential=4),
         )
         self.root = RootDirectory(self.settings.root)
+        events = event_log(self.root.path, self.settings)
         self.supervisor = app._Supervisor(
             self.settings,
             self.root,
-            root_identity.compare(self.root),
+            root_identity.compare(self.root, events),
+            events,
             None,
             Notifier({}),
             LoopLag(),
