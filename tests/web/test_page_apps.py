@@ -530,5 +530,5 @@ def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(
     ann.until_state("canceled")
     assert told(site, ann, long, "heatAnimation")["state"] == "canceled"
     ann.open("/apps")
-    until(lambda: ann.cards()[short] == "completed", "both as they are")
+    until(lambda: ann.cards().get(short) == "completed", "both as they are")
     check_books(site)

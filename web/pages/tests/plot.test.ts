@@ -96,6 +96,7 @@ test("times are local with their day, or since the start in a round unit", () =>
 test("ranges include zero if it is near, and are never empty", () => {
   assert.deepEqual(widened([5], 5, 86400005, 60), [-25, 35]);
   assert.deepEqual(widened([5, 6], 5, 6, 60), [5, 6]);
+  assert.deepEqual(widened([5], 2, 3, 60), [2, 3]);
   assert.deepEqual(linearRange(2, 10)[0], 0);
   assert.ok(linearRange(100, 101)[0] > 99);
   assert.deepEqual(linearRange(0, 0), [0, 1]);

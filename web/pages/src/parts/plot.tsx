@@ -14,7 +14,9 @@ import {
   hasValues,
   type PlotData,
   rows,
+  singleWidth,
   splitLines,
+  widened,
   xText,
 } from "../text/plot_data.ts";
 import { colourOf, columns, options, type Shown } from "./plot_options.ts";
@@ -319,8 +321,8 @@ function useDark(): boolean {
 
 function whole(u: uPlot): { min: number; max: number } {
   const xs = u.data[0];
-  const [min, max] = [xs[0] ?? 0, xs[xs.length - 1] ?? 1];
-  return min === max ? { min: min - 1, max: max + 1 } : { min, max };
+  const [min, max] = widened(xs, xs[0] ?? 0, xs[xs.length - 1] ?? 1, singleWidth(u.scales.x));
+  return { min, max };
 }
 
 function isZoomed(u: uPlot): boolean {

@@ -11,6 +11,7 @@ import {
   scaled,
   sinceScale,
   sinceSteps,
+  singleWidth,
   splitLines,
   takesPrefix,
   ticks,
@@ -83,7 +84,7 @@ export function options(
     scales: {
       x: {
         time: Boolean(plot.x.time) && !shown.since,
-        range: (u, first, last) => widened(u.data[0], first, last, plot.x.time ? 60 : 1),
+        range: (u, first, last) => widened(u.data[0], first, last, singleWidth(u.scales.x)),
       },
       y: shown.log
         ? { distr: 3, log: isBytes(plot.y.unit) ? 2 : 10 }

@@ -267,6 +267,10 @@ export const fileName = (title: string, suffix: string): string =>
       .slice(0, 60) || "plot"
   }.${suffix}`;
 
+/** Return the width of the range around a single value, in seconds or in the axis' own unit. */
+export const singleWidth = (scale: { time?: boolean } | undefined): number =>
+  scale?.time ? 60 : 1;
+
 /** Return the range of an axis. That of a single value is `width` wide; uPlot's has 1000 days. */
 export function widened(
   values: ArrayLike<number>,
@@ -274,6 +278,7 @@ export function widened(
   last: number,
   width: number,
 ): [number, number] {
-  const [only = first] = values.length === 1 ? [values[0]] : [];
-  return values.length === 1 ? [only - width / 2, only + width / 2] : [first, last];
+  // a range that was chosen by zooming begins elsewhere
+  const isWhole = values.length === 1 && first === values[0];
+  return isWhole ? [first - width / 2, first + width / 2] : [first, last];
 }
