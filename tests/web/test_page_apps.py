@@ -351,6 +351,14 @@ _TEXTS = """() => {
 }"""
 
 
+def _texts_and_row(ann: AppsUser) -> tuple[list[Any], list[Any]] | None:
+    """Return the texts that were drawn, and those of the ticks of the lower axis; None before that."""
+    texts = ann.page.evaluate("() => texts")
+    lowest = max((y for *_, y in texts), default=0)
+    row = [t for t in texts if t[-1] == lowest - 18]
+    return (texts, row) if row else None
+
+
 def test_pixels_are_where_the_axes_say_and_labels_are_complete(
     people: People, site: SupervisorProcess
 ) -> None:
@@ -411,12 +419,10 @@ def test_pixels_are_where_the_axes_say_and_labels_are_complete(
             ann.page.evaluate("() => { texts = []; }")
             ann.page.get_by_label("Next frame").click()
             until(lambda i=index: (p := ann.picture()) and p.frame == i, f"frame {index}")  # type: ignore[misc]
-            texts = ann.page.evaluate("() => texts")
+            texts, row = until(lambda: _texts_and_row(ann), "the labels are drawn")
             for text, left, end, most, _ in texts:
                 assert left >= -0.5 and end <= most + 0.5, (width, index, text)
-            lowest = max(y for *_, y in texts)
-            row = [t for t in texts if t[-1] == lowest - 18]
-            assert row and all(a[2] < b[1] for a, b in itertools.pairwise(row)), (width, row)
+            assert all(a[2] < b[1] for a, b in itertools.pairwise(row)), (width, row)
             assert len({t[0].partition("e")[2] for t in row if t[0] not in ("", "0")}) <= 1
         ann.page.get_by_label("Frame", exact=True).press("Home")
         until(lambda: (p := ann.picture()) and p.frame == 0, "the first frame")
