@@ -31,7 +31,7 @@ ERRORS = (psycopg.Error, UnicodeDecodeError)
 
 
 class Site(NamedTuple):
-    """Where the log of a root is. folder: of the head file, in the root. root_id: its identity."""
+    """The place of a root's log. folder: of the head file, in the root. root_id: its identity."""
 
     address: StoreAddress
     password_file: str | None

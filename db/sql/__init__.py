@@ -1,3 +1,3 @@
-"""What the stores in SQLite and PostgreSQL share: statements, reads, the writer thread, derived tables
-and the verification of the end of the log.
+"""Shared parts of the stores in SQLite and PostgreSQL: statements, reads, the writer thread, derived
+tables, and the verification of the end of the log.
 """

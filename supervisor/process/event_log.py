@@ -1,4 +1,4 @@
-"""Where the event log of a root is: in the SQLite file, or in PostgreSQL (`store.url`).
+"""The event log of a root, in its SQLite file or in PostgreSQL (`store.url`).
 
 A root with its log in PostgreSQL has a file that names it, so that neither a supervisor nor a
 command takes it for a root without a log. This module imports psycopg only for such roots.

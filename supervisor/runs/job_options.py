@@ -1,4 +1,4 @@
-"""What a user may request at this site: drivers, queues and limits, for forms. Pure."""
+"""Drivers, queues and limits that a user may request at this site, for forms. Pure."""
 
 from collections.abc import Sequence
 from typing import Any

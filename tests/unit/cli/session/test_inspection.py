@@ -1,4 +1,4 @@
-"""What programs in tasks send, as the command line reads it."""
+"""The command line reads the messages of programs in tasks."""
 
 import base64
 import json
