@@ -11,7 +11,16 @@ from consistency_check import check_books
 from oracle import Oracle
 from site_locations import ROOM, new_site
 from stubborn_jobs import ANIMALS, CODE, ends, stays
-from supervisor_process import SupervisorProcess, fresh_nap, jid_of, naps, req_id, shell, until
+from supervisor_process import (
+    SupervisorProcess,
+    fresh_nap,
+    jid_of,
+    napping,
+    naps,
+    req_id,
+    shell,
+    until,
+)
 
 GRACE_SECS = 0.5
 #: A stopped job is gone within its grace and this time.
@@ -91,8 +100,9 @@ def _gone(cages: list[Cage]) -> dict[str, float]:
     out: dict[str, float] = {}
 
     def look() -> bool:
+        asleep = napping(cage.nap for cage in cages)
         for cage in cages:
-            if naps(cage.nap) or cage.oracle.alive(cage.run):
+            if asleep[cage.nap] or cage.oracle.alive(cage.run):
                 out.pop(cage.kind, None)
             else:
                 out.setdefault(cage.kind, time.monotonic() - begun)

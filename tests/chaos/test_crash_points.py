@@ -204,7 +204,7 @@ def test_a_crash_here_loses_nothing_doubles_nothing_and_lies_about_nothing(scene
             scene.act()
         return scene.hit
 
-    until(struck, f"{scene.point} was reached", DEADLINE_SECS, pause=0.05)
+    until(struck, f"{scene.point} was reached", DEADLINE_SECS, pause=0.1)
     if scene.site.process is not None and scene.site.process.poll() is None:
         scene.site.process.kill()
     scene.site.stop()
@@ -214,7 +214,7 @@ def test_a_crash_here_loses_nothing_doubles_nothing_and_lies_about_nothing(scene
         scene.act()
         return scene.over() and scene.acknowledged == set(map(jid_of, scene.runs))
 
-    until(over, "everything is over after the restart", DEADLINE_SECS, pause=0.1)
+    until(over, "everything is over after the restart", DEADLINE_SECS, pause=0.2)
     lost = frozenset(jid for jid in map(jid_of, scene.runs) if _may_fail(scene, jid))
     if scene.need == "purge":
         _check_purged(scene)

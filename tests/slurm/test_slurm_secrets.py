@@ -158,7 +158,7 @@ def _secrets(at: SignedInUsers, codes: list[str]) -> dict[str, bytes]:
 
 
 def _is_in(secret: bytes, text: bytes) -> bool:
-    if len(secret) > 8:
+    if len(secret) > 8 or secret not in text:
         return secret in text
     return (
         re.search(rb"(?<![0-9.])" + secret + rb"(?![0-9])", text) is not None

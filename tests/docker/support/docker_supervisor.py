@@ -157,8 +157,8 @@ class Case:
         self.site.running(self.run, secs)
         return self
 
-    def status(self) -> dict[str, Any]:
-        return self.oracle.status(self.run)
+    def status(self, **fields: Any) -> dict[str, Any]:
+        return self.oracle.status(self.run, **fields)
 
     def go(self) -> None:
         self.oracle.open(self.gate)
@@ -243,26 +243,18 @@ def killed(pid: int) -> None:
 def ended(
     cases: Iterable[Case], secs: float = LOST_SECS, go: bool = True
 ) -> dict[Case, dict[str, Any]]:
-    """Wait until all are over and return their statuses. go: open their gates first."""
+    """Wait until all are over and return their statuses. go: open their gates."""
     said: dict[Case, dict[str, Any]] = {}
     waits = list(cases)
-
-    def look() -> bool:
-        for case in waits[:]:
-            if go:
-                case.go()
-            status = case.status()
-            if status["over"]:
-                said[case] = status
-                waits.remove(case)
-        return not waits
-
     deadline = time.monotonic() + secs
-    while not look():
-        assert time.monotonic() < deadline, (
-            f"not over within {secs:g} s: {[(str(c), c.status()) for c in waits]}"
-        )
-        time.sleep(0.05)
+    for case in waits:
+        while not (status := case.status(waitSecs=0.5))["over"]:
+            for other in waits if go else ():
+                other.go()
+            assert time.monotonic() < deadline, (
+                f"not over within {secs:g} s: {[(str(c), c.status()) for c in waits]}"
+            )
+        said[case] = status
     return said
 
 

@@ -12,7 +12,8 @@ from consistency_check import events
 from supervisor_process import SupervisorProcess, until
 
 SECS = 20.0
-_TOKEN = re.compile(rb"(?<![A-Za-z0-9])[A-Za-z0-9]{32}(?![A-Za-z0-9])")
+#: Words of at least a token's length. With exactly that length, it would have to look around each.
+_WORD, _CHARS = re.compile(rb"[A-Za-z0-9]{32,}"), 32
 
 
 def tokens_in(site: SupervisorProcess, pid: int) -> list[str]:
@@ -24,7 +25,12 @@ def tokens_in(site: SupervisorProcess, pid: int) -> list[str]:
     }
 
     def look() -> list[str]:
-        words = {word.decode() for content in _written(pid) for word in _TOKEN.findall(content)}
+        words = {
+            word.decode()
+            for content in _written(pid)
+            for word in _WORD.findall(content)
+            if len(word) == _CHARS
+        }
         return sorted(
             word for word in words if hashlib.sha256(word.encode()).hexdigest() in digests
         )

@@ -220,8 +220,8 @@ class ObservedRun:
         until(lambda: self.status()["queueState"] == "slurm", f"{self} waits for Slurm", secs, 0.05)
         return self
 
-    def status(self) -> dict[str, Any]:
-        return self.observed.oracle.status(self.run)
+    def status(self, **fields: Any) -> dict[str, Any]:
+        return self.observed.oracle.status(self.run, **fields)
 
     def cancel(self) -> dict[str, Any]:
         return self.observed.oracle.heard(self.observed.site.cancel(self.run))
@@ -330,22 +330,18 @@ def _line(pid: int) -> bytes:
 def ended(
     cases: Iterable[ObservedRun], secs: float = TOLD_SECS, go: bool = True
 ) -> dict[ObservedRun, dict[str, Any]]:
-    """Wait until all are over and return their statuses. go: open their gates first."""
+    """Wait until all are over and return their statuses. go: open their gates."""
     said: dict[ObservedRun, dict[str, Any]] = {}
     waits = list(cases)
     deadline = time.monotonic() + secs
-    while waits:
-        for case in waits[:]:
-            if go:
-                case.go()
-            status = case.status()
-            if status["over"]:
-                said[case] = status
-                waits.remove(case)
-        assert time.monotonic() < deadline, (
-            f"not over within {secs:g} s: {[(str(c), c.status(), c.jobs) for c in waits]}"
-        )
-        time.sleep(0.05)
+    for case in waits:
+        while not (status := case.status(waitSecs=0.5))["over"]:
+            for other in waits if go else ():
+                other.go()
+            assert time.monotonic() < deadline, (
+                f"not over within {secs:g} s: {[(str(c), c.status(), c.jobs) for c in waits]}"
+            )
+        said[case] = status
     return said
 
 
