@@ -203,7 +203,8 @@ def _on_cluster(task: dict[str, Any], line: str) -> str:
         case TaskStatus.PLACED:
             return f"task {task_name(task)} cannot be entered yet: it waits for Slurm on {cluster} ('jobscribe job why' gives the reason)"
         case TaskStatus.HELD:
-            return f"task {task_name(task)} is held for debugging on {task['host']} of {cluster}; as its unix user, run on a login node of {cluster}: {line}"
+            about = f"task {task_name(task)} is held for debugging on {task['host']} of {cluster}"
+            return f"{about}; as its unix user, run on a login node of {cluster}: {line}"
         case TaskStatus.RUNNING:
             return f"task {task_name(task)} runs on {task['host']} of {cluster}; as its unix user, run on a login node of {cluster}: {line}"
         case _:
