@@ -281,8 +281,8 @@ _HOLD = (
     '  case $c in ""|*[!0-9]*|0|137) return 0 ;; esac',
     '  [ -z "$ended" ] && [ ! -e "$1/stop.json" ] || return 0',
     "  until=$(($(date +%s) + $2))",
-    "  limit=$(scontrol --oneliner show job \"$SLURM_JOB_ID\" 2>/dev/null | sed -n 's/.* EndTime=\\([0-9T:-]*\\).*/\\1/p')",
-    '  [ -z "$limit" ] || limit=$(date -d "$limit" +%s 2>/dev/null)',
+    '  limit=$(SLURM_TIME_FORMAT=%s scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null'
+    " | sed -n 's/.* EndTime=\\([0-9]*\\).*/\\1/p')",
     '  case $limit in ""|*[!0-9]*) ;; *) limit=$((limit - 10)); [ "$limit" -ge "$until" ] || until=$limit ;; esac',
     '  [ "$(date +%s)" -lt "$until" ] || return 0',
     f'  {{ printf \'%s\\n\' "until $until" end >"$1/{HELD}.new" && sync "$1/{HELD}.new" && '
