@@ -82,6 +82,7 @@ from .session.path_mapping import Paths
 from .session.state_machine import (
     Debug,
     DebugRequest,
+    EndHold,
     Fetch,
     Forget,
     Launch,
@@ -224,6 +225,7 @@ class _Agent:
             pid=os.getpid(),
             keeper_pid=hello.keeper_pid,
             runs_ahead=True if hello.runs_ahead and "batch" not in config else msgspec.UNSET,
+            debug_holds=True if "batch" in config else msgspec.UNSET,
         )
         self._link = Link(
             Path(config["addressFile"]),
@@ -490,6 +492,9 @@ class _Agent:
                             grace=output.grace_secs,
                         )
                     )
+                case EndHold():
+                    if self._batch is not None:
+                        self._batch.release(output.token)
                 case Forget() if self._batch is not None:
                     self._batch.forget(output.tokens)
                 case Forget():

@@ -13,6 +13,7 @@ from ..protocol.wire.messages import (
     Cancel,
     OpenShell,
     ProbePorts,
+    ReleaseHold,
     Run,
     RunAck,
     RunStatus,
@@ -79,7 +80,8 @@ class KeeperTaskDriver:
         self._send(place, RunAck(tokens=tokens))
 
     def release(self, place: AgentKey, token: Token) -> None:
-        """Do nothing: a failed task has only its evidence, which stays."""
+        """End the hold of its allocation. Agents without a batch scheduler hold none."""
+        self._send(place, ReleaseHold(token=token))
 
     async def evidence(
         self, place: AgentKey, token: Token, name: str, offset: int, limit: int

@@ -178,10 +178,18 @@ class BatchController:
             return
         task = self._table.known[token]
         # after its own exit, Slurm may still complete the job
-        if task.life.ended or not self._stopper.stop(task.job, task, reason, grace_secs):
+        if not task.life.ended and task.held_until is not None:
+            self.release(token)
+        elif task.life.ended or not self._stopper.stop(task.job, task, reason, grace_secs):
             self._report_now(task)
         if not task.life.ended:
             self._poll_loop.query_soon(task.job)
+
+    def release(self, token: Token) -> None:
+        """End the debug hold of a failed task. Without one, this has no effect."""
+        task = self._table.known.get(token)
+        if task is not None and task.held_until is not None and not task.life.ended:
+            self._poll_loop.release(task)
 
     def forget(self, tokens: Sequence[Token]) -> None:
         """Forget executions whose exit is durable elsewhere. Their evidence stays."""
@@ -379,9 +387,9 @@ class BatchController:
         self._change.set()
         now = time.monotonic()
         for task in job.tasks:
-            if task.token not in self._table.known or (
-                task.last_report is not None and task.last_report.state == ExecutionState.ENDED
-            ):
+            if task.token not in self._table.known or (task.released and not task.life.ended):
+                continue  # the supervisor may have recorded its end already
+            if task.last_report is not None and task.last_report.state == ExecutionState.ENDED:
                 continue
             e = report(task, now)
             if (

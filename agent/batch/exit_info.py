@@ -16,6 +16,7 @@ import msgspec
 from ...protocol.clusters.batch import BatchState, SlurmState
 from ...protocol.execution import table
 from ...protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo, signal_number
+from ...protocol.jobs.notices import Notice
 from ...runtime.cores import marker
 from ...runtime.execution.folder import STDERR, STDOUT, add_messages, from_code, read, written_code
 from ...runtime.execution.output_limit import OutputCap
@@ -75,10 +76,23 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
         state = msgspec.structs.replace(state, sentence="Slurm reports that it failed")
     exit_ = msgspec.structs.replace(exit_, batch=state)
     exit_ = msgspec.structs.replace(exit_, facts=_facts(exit_, job))
+    if (notice := _hold_notice(task, state)) is not None:
+        told = exit_.notices if isinstance(exit_.notices, tuple) else ()
+        exit_ = msgspec.structs.replace(exit_, notices=(*told, notice))
     with contextlib.suppress(OSError):
         core = marker.report_of(task.folder, task.run_dir, exit_, frames=True)
         exit_ = msgspec.structs.replace(exit_, core=core)
     return exit_
+
+
+def _hold_notice(task: Task, state: BatchState) -> Notice | None:
+    """Return why the allocation that was held for debugging ended before its deadline."""
+    if task.held_until is None or task.released or time.time() >= task.held_until - 1.0:
+        return None
+    why = state.sentence
+    if state.state in (SlurmState.FAILED, SlurmState.COMPLETED):
+        why = "its batch script got SIGTERM"
+    return Notice("holdEnded", f"its allocation, held for debugging, ended early: {why}"[:300])
 
 
 def _facts(exit_: ExitInfo, job: BatchJob) -> ExitFacts | msgspec.UnsetType:

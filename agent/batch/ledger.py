@@ -98,6 +98,7 @@ class BatchLedger:
                 "state": msgspec.to_builtins(job.state),
                 "impossible": job.impossible,
                 "recalled": job.requeue_canceled,
+                "holds": job.holds,
             },
         )
 
@@ -146,6 +147,7 @@ class BatchLedger:
                 str(content["impossible"]),
             )
             job.requeue_canceled = content.get("recalled") is True
+            job.holds = content.get("holds") is True
         except (KeyError, TypeError, ValueError, Refusal, msgspec.ValidationError):
             return None
         job.unsure = job.job_id is None

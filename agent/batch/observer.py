@@ -16,7 +16,7 @@ import msgspec
 from ...protocol.jobs.exit_info import ExitInfo
 from ...runtime.execution.folder import EXIT_CODE, from_code, read, write, written_code
 from ...runtime.execution.output_limit import OutputCap
-from ..slurm.script_markers import OVER, STARTED, Started, parse_started
+from ..slurm.script_markers import HELD, OVER, STARTED, Started, parse_held, parse_started
 from .state import Task
 
 #: Pauses between two polls (seconds): the shortest, after a change, and the longest.
@@ -30,11 +30,14 @@ _AGENT_JOB_ID = "0"
 
 
 class Observation(NamedTuple):
-    """Files of one task. own: the exit info written by its script. over: its step has ended."""
+    """Files of one task. own: the exit info written by its script. over: its step has ended.
+    held_until: until when its script holds the allocation (unix seconds).
+    """
 
     started: Started | None
     own: ExitInfo | None
     over: bool
+    held_until: float | None = None
 
 
 class PollPace:
@@ -63,8 +66,15 @@ def observe(
             task.started is not None or task.life.barred,
             task.life.own_exit is not None,
             task.step_over_mono is not None,
+            task.held_until is not None,
         )
-        if (now.started is not None, now.own is not None, now.over) != known:
+        found = (
+            now.started is not None,
+            now.own is not None,
+            now.over,
+            now.held_until is not None,
+        )
+        if found != known:
             out[task] = now
     return out
 
@@ -77,7 +87,16 @@ def observe_task(task: Task, *, refresh: bool = False) -> Observation:
         started,
         task.life.own_exit or (None if task.life.barred else own_exit(task.folder, started)),
         os.path.exists(f"{task.folder}/{OVER}"),
+        task.held_until or _held_until(task),
     )
+
+
+def _held_until(task: Task) -> float | None:
+    """Return until when the allocation of this failed task is held (unix seconds), or None."""
+    if task.job is None or not task.job.holds:
+        return None
+    data = read(f"{task.folder}/{HELD}", _FENCE_BYTES)
+    return None if data is None else parse_held(data.decode("utf-8", "replace"))
 
 
 def own_exit(folder: str, started: Started | None) -> ExitInfo | None:

@@ -81,13 +81,15 @@ class Preparation:
             account=request.account or "",
         )
         first_token = tasks[0].token
-        return BatchJob(
+        job = BatchJob(
             tasks,
             job_name(first_token)[:_NAME_CHARS],
             comment(self._deployment, first_token),
             state,
             gang=launch.shared is not None,
         )
+        job.holds = launch.tasks[0][1].debug_secs is not msgspec.UNSET
+        return job
 
     def write_files(self, job: BatchJob, launch: LaunchRequest) -> None:
         """Write all files, the ledger's record last. Raises Unprepared: nothing was submitted, and
@@ -111,7 +113,8 @@ class Preparation:
 
     def _submission(self, job: BatchJob, launch: LaunchRequest) -> Submission:
         limits = [t.limit for t in job.tasks if t.limit is not None]
-        request = _request(launch.tasks[0][1])
+        first = launch.tasks[0][1]
+        request, hold = _request(first), first.debug_secs
         steps = tuple(
             Step(
                 token=token,
@@ -128,6 +131,7 @@ class Preparation:
             cluster=self._cluster,
             deployment=self._deployment,
             time_limit_secs=max(limits) if limits else None,
+            debug_secs=None if hold is msgspec.UNSET else hold,
         )
 
     def _write_task(self, task: Task, token: Token, spec: TaskSpec, launch: LaunchRequest) -> None:

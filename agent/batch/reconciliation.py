@@ -182,7 +182,7 @@ def _explain_own_cancel(job: BatchJob, slurm_status: SlurmStatus) -> SlurmStatus
     if (
         slurm_status.exit is None
         or slurm_status.state.state != SlurmState.CANCELLED
-        or not (job.requeue_canceled or job.stopping)
+        or not (job.requeue_canceled or job.stopping or any(t.released for t in job.tasks))
     ):
         return slurm_status
     sentence = _REQUEUE_CANCELED if job.requeue_canceled else _CANCELED

@@ -37,12 +37,15 @@ class Task:
         "dropped",
         "exited_first",
         "folder",
+        "held_until",
         "job",
         "last_report",
         "life",
         "limit",
         "log",
         "name",
+        "release_mono",
+        "released",
         "run_dir",
         "seen_at",
         "sizes",
@@ -72,6 +75,12 @@ class Task:
         #: was seen: the script exited first
         self.exited_first = False
         self.step_over_mono: float | None = None
+        #: it failed, and its script holds the allocation until then (unix seconds); and whether that
+        #: is not wanted any more
+        self.held_until: float | None = None
+        self.released = False
+        #: when the job is canceled if its script has not ended the hold (monotonic)
+        self.release_mono = math.inf
         #: state of its output cap
         self.dropped: dict[str, int] = {}
         self.sizes: dict[str, int] = {}
@@ -96,6 +105,7 @@ class BatchJob:
         "first_sbatch_at",
         "foreign",
         "gang",
+        "holds",
         "impossible",
         "impossible_polls",
         "job_id",
@@ -127,6 +137,8 @@ class BatchJob:
             task.job = self
         self.job_id: str | None = None
         self.sbatch_runs, self.sbatch_at, self.first_sbatch_at = 0, 0.0, 0.0
+        #: its script holds the allocation of a failed task
+        self.holds = False
         #: Slurm reuses the id for another job, which must not be reported or canceled
         self.foreign = False
         self.unsure = self.submitting = False
@@ -166,6 +178,11 @@ class BatchJob:
         return all(t.life.stopping for t in self.live)
 
 
+def is_held(task: Task) -> bool:
+    """Return whether its allocation is held for debugging, and that is still wanted."""
+    return task.held_until is not None and not task.released and not task.life.ended
+
+
 def state_of(job: BatchJob, task: Task) -> BatchState:
     """Return Slurm's last state for this task. Tasks of a gang have their own run directory and
     node.
@@ -199,6 +216,7 @@ def report(task: Task, mono: float) -> Execution:
         elapsed_secs=life.running_secs(mono) if exit_ is None else _run_secs(exit_),
         exit=exit_,
         batch=exit_.batch if life.ended or job is None else state_of(job, task),
+        held_until=task.held_until or msgspec.UNSET if is_held(task) else msgspec.UNSET,
     )
 
 

@@ -34,6 +34,7 @@ from ...protocol.wire.messages import (
     ProbePorts,
     ReadFile,
     ReadLog,
+    ReleaseHold,
     Run,
     RunAck,
     RunStatus,
@@ -87,6 +88,12 @@ class Stop(msgspec.Struct, frozen=True):
     token: Token
     reason: str
     grace_secs: float
+
+
+class EndHold(msgspec.Struct, frozen=True):
+    """Let the batch scheduler end the allocation that is held for this failed task."""
+
+    token: Token
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -144,6 +151,7 @@ Output = (
     | Launch
     | Release
     | Stop
+    | EndHold
     | Forget
     | Read
     | StartCall
@@ -212,6 +220,8 @@ class Session:
                 return [Probe(message)]
             case Cancel():
                 return self._cancel(message, mono)
+            case ReleaseHold():
+                return [EndHold(message.token)]
             case RunAck():
                 return self._acknowledged(message)
             case RunStatus():

@@ -5,11 +5,15 @@ token, or a second start of the job, exits with FENCED and runs nothing. Then it
 the set-up, and runs `script.sh` as a keeper would: stdout.log, stderr.log and the shell's own
 messages are beside it. The tasks of a gang are steps of one job.
 
+If the run asks for a debug hold, the script of a failed command keeps the allocation: it leaves the
+mark `held` and waits for the file `release`, the deadline, or SIGTERM (`_HOLD`).
+
 The command gets the node's environment (login, modules, set-up), not the environment of the login
 node. In scripts and job files of a gang, `@<role>-<index>@` becomes the address of that task's
 node.
 """
 
+import math
 import re
 
 import msgspec
@@ -20,7 +24,18 @@ from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from . import sbatch_directives
 from .output_parser import Account, Row
-from .script_markers import BATCH_LOG, FENCED, GANG, NO_MARK, NO_SETUP, OVER, SETUP, STARTED
+from .script_markers import (
+    BATCH_LOG,
+    FENCED,
+    GANG,
+    HELD,
+    NO_MARK,
+    NO_SETUP,
+    OVER,
+    RELEASE,
+    SETUP,
+    STARTED,
+)
 from .shell_quoting import quoted
 
 #: Prefix of the comments of jobscribe's jobs.
@@ -42,7 +57,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """One submission: an execution, or the gang of an attempt. request: the request with the
-    cluster's defaults applied.
+    cluster's defaults applied. debug_secs: how long the allocation of a failed task is held.
     """
 
     steps: tuple[Step, ...]
@@ -50,6 +65,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     cluster: Cluster
     deployment: str
     time_limit_secs: float | None = None
+    debug_secs: float | None = None
 
     @property
     def token(self) -> Token:
@@ -111,7 +127,12 @@ def batch_script(submission: Submission) -> str:
         f'mark "$first" {GANG if gang else STARTED}',
         "trap : TERM HUP",
         *_setup(submission.cluster.setup, request, submission.steps),
-        *(_gang(submission.steps, request) if gang else _single(request)),
+        *(() if submission.debug_secs is None else _HOLD),
+        *(
+            _gang(submission.steps, request, submission.debug_secs)
+            if gang
+            else _single(request, submission.debug_secs)
+        ),
     ]
     text = "\n".join(lines) + "\n"
     if "\0" in text:
@@ -248,12 +269,51 @@ _RUN_SCRIPT = (
 )
 
 
-def _single(request: BatchRequest) -> list[str]:
+#: `hold FOLDER SECS`: keep the allocation of a command that failed by itself. Not after SIGKILL,
+#: because only Slurm knows whether memory ran out, and only at the end of the job; nor after a stop.
+#: Ends 10 s before the job's time limit, so that the script's own exit is Slurm's last word. A new
+#: list of the folder asks a network file system again, where a test of one name may be answered from
+#: memory.
+_HOLD = (
+    "ended=",
+    "hold() {",
+    '  c=; read -r c 2>/dev/null <"$1/exit-code"',
+    '  case $c in ""|*[!0-9]*|0|137) return 0 ;; esac',
+    '  [ -z "$ended" ] && [ ! -e "$1/stop.json" ] || return 0',
+    "  until=$(($(date +%s) + $2))",
+    '  limit=$(SLURM_TIME_FORMAT=%s scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null'
+    " | sed -n 's/.* EndTime=\\([0-9]*\\).*/\\1/p')",
+    '  case $limit in ""|*[!0-9]*) ;; *) limit=$((limit - 10)); [ "$limit" -ge "$until" ] || until=$limit ;; esac',
+    '  [ "$(date +%s)" -lt "$until" ] || return 0',
+    f'  {{ printf \'%s\\n\' "until $until" end >"$1/{HELD}.new" && sync "$1/{HELD}.new" && '
+    f'mv "$1/{HELD}.new" "$1/{HELD}"; }} 2>/dev/null || return 0',
+    '  while [ -z "$ended" ] && [ "$(date +%s)" -lt "$until" ]; do',
+    f'    for f in "$1"/{RELEASE}*; do [ ! -e "$1/{RELEASE}" ] || return 0; done',
+    "    sleep 1 & wait $!",
+    "  done",
+    "}",
+)
+
+
+def _single(request: BatchRequest, debug_secs: float | None) -> list[str]:
     run = _RUN_SCRIPT.replace("$1", "$first")
-    if request.signal_secs is None:
+    held = (
+        []
+        if debug_secs is None
+        else [
+            "code=$c",
+            "trap : USR1",
+            f'hold "$first" {math.ceil(debug_secs)}',
+            "c=$code",
+        ]
+    )
+    if request.signal_secs is None and debug_secs is None:
         return ["cd /", run, "exit $?"]
+    if request.signal_secs is None:
+        return ["cd /", "trap 'ended=1' TERM", run, "c=$?", *held, 'exit "$c"']
     return [
         "cd /",
+        *([] if debug_secs is None else ["trap 'ended=1' TERM"]),
         "# in its own process group, if the shell can: all of it gets the signal before the time limit",
         "ring() {",
         '  kill -s USR1 -- "-$p" 2>/dev/null && return',
@@ -266,6 +326,7 @@ def _single(request: BatchRequest) -> list[str]:
         "trap ring USR1",
         *_wait('"$p"'),
         _code("$first"),
+        *held,
         'exit "$c"',
     ]
 
@@ -304,7 +365,7 @@ _STEP = (
 )
 
 
-def _gang(steps: tuple[Step, ...], request: BatchRequest) -> list[str]:
+def _gang(steps: tuple[Step, ...], request: BatchRequest, debug_secs: float | None) -> list[str]:
     """Assign a node to every task, if possible with enough cores; write all addresses; then start
     all tasks.
     """
@@ -328,7 +389,8 @@ def _gang(steps: tuple[Step, ...], request: BatchRequest) -> list[str]:
         ),
         f"step={quoted(chr(10).join(_STEP))}",
         "trap 'scancel --signal=USR1 \"$SLURM_JOB_ID\"' USR1",
-        *(_start_step(n, s, gpus=request.gpus) for n, s in enumerate(steps)),
+        *(_start_step(n, s, gpus=request.gpus, debug_secs=debug_secs) for n, s in enumerate(steps)),
+        *([] if debug_secs is None else [_pass_on_term(len(steps))]),
         "r=0",
         *(
             line
@@ -339,12 +401,21 @@ def _gang(steps: tuple[Step, ...], request: BatchRequest) -> list[str]:
     ]
 
 
-def _start_step(n: int, step: Step, *, gpus: int | None) -> str:
+def _pass_on_term(count: int) -> str:
+    """Tell the parts of this shell that hold the allocation of a failed task."""
+    return f"trap 'kill {' '.join(f'$pid_{n}' for n in range(count))} 2>/dev/null' TERM"
+
+
+def _start_step(n: int, step: Step, *, gpus: int | None, debug_secs: float | None) -> str:
     gres = f" --gres=gpu:{step.gpus}" if step.gpus else " --gres=none" if gpus else ""
+    term, hold = "trap : TERM HUP", ""
+    if debug_secs is not None:
+        term = "trap ended=1 TERM; trap : HUP"
+        hold = f"code=$c; hold {quoted(step.folder)} {math.ceil(debug_secs)}; c=$code; "
     return (
-        f'{{ trap : TERM HUP; srun $share --nodes=1 --ntasks=1 --cpus-per-task={step.cores} --mem=0{gres} --nodelist="$host_{n}" '
+        f'{{ {term}; srun $share --nodes=1 --ntasks=1 --cpus-per-task={step.cores} --mem=0{gres} --nodelist="$host_{n}" '
         f"--input=none --kill-on-bad-exit=0 --job-name={quoted(f'{step.token.role}-{step.token.index}')} "
-        f'/bin/sh -c "$step" sh {quoted(step.folder)}; c=$?; '
+        f'/bin/sh -c "$step" sh {quoted(step.folder)}; c=$?; {hold}'
         f'echo "$c" >{quoted(f"{step.folder}/{OVER}")}; exit "$c"; }} & pid_{n}=$!'
     )
 

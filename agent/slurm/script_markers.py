@@ -11,6 +11,9 @@ GANG, OVER = "gang", "step-over"
 #: In the first folder while modules load and set-up runs. If the file remains, modules or set-up
 #: replaced the command.
 SETUP = "setup"
+#: In the evidence folder. HELD: the command failed, and the batch script keeps the allocation for
+#: debugging. RELEASE: written by the agent, ends that.
+HELD, RELEASE = "held", "release"
 #: Output of Slurm and of the batch script, not of the run.
 BATCH_LOG = "batch.log"
 BATCH_SCRIPT = "batch.sh"
@@ -32,6 +35,12 @@ class Started(NamedTuple):
     at: float | None
     step: str = ""
     nodes: str = ""
+
+
+def parse_held(text: str) -> float | None:
+    """Return until when the allocation is held (unix seconds), or None for another text."""
+    pairs = dict(line.partition(" ")[::2] for line in text.split("\n")[:5])
+    return float(_number(pairs.get("until", ""))) or None if "end" in pairs else None
 
 
 def parse_started(text: str) -> Started | None:

@@ -177,13 +177,16 @@ def _is_batch(task: dict[str, Any]) -> bool:
 
 
 def _is_over(task: dict[str, Any]) -> bool:
+    if _is_batch(task) and task["state"] == TaskStatus.HELD:  # its allocation is held
+        return False
     return task["state"] not in (TaskStatus.PLACED, TaskStatus.RUNNING)
 
 
 def _srun_prefix(task: dict[str, Any]) -> list[str]:
     """Return the srun command that enters a running batch task's node. Empty for other tasks."""
     batch = task.get("batch") or {}
-    if not _is_batch(task) or task["state"] != TaskStatus.RUNNING or not batch.get("jobId"):
+    live = task["state"] in (TaskStatus.RUNNING, TaskStatus.HELD)
+    if not _is_batch(task) or not live or not batch.get("jobId"):
         return []
     # A task of a gang has an address and a single host. The host of a single task is its list of
     # nodes.
@@ -199,6 +202,9 @@ def _on_cluster(task: dict[str, Any], line: str) -> str:
     match task["state"]:
         case TaskStatus.PLACED:
             return f"task {task_name(task)} cannot be entered yet: it waits for Slurm on {cluster} ('jobscribe job why' gives the reason)"
+        case TaskStatus.HELD:
+            about = f"task {task_name(task)} is held for debugging on {task['host']} of {cluster}"
+            return f"{about}; as its unix user, run on a login node of {cluster}: {line}"
         case TaskStatus.RUNNING:
             return f"task {task_name(task)} runs on {task['host']} of {cluster}; as its unix user, run on a login node of {cluster}: {line}"
         case _:

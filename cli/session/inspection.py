@@ -34,7 +34,7 @@ def select(s: Session, jid: str, name: str | None) -> tuple[dict[str, Any], int]
         if not chosen:
             raise Refusal("badRequest", f"the run has no task {name}; its tasks: {_list(tasks)}")
         tasks = chosen
-    running = [t for t in tasks if t["state"] == TaskStatus.RUNNING]
+    running = [t for t in tasks if t["state"] == TaskStatus.RUNNING or _is_entered(t)]
     if len(running) > 1:
         raise Refusal(
             "badRequest", f"there are {len(running)} tasks; name one of them: {_list(running)}"
@@ -54,6 +54,12 @@ def select(s: Session, jid: str, name: str | None) -> tuple[dict[str, Any], int]
             f"no task of {jid} runs now ({states}); 'jobscribe job why {jid}' gives the reason",
         )
     return running[0], int(answer["attempt"])
+
+
+def _is_entered(task: dict[str, Any]) -> bool:
+    """Return whether the task is held on its allocation, where shells of its user have processes."""
+    batch = task.get("batch") or {}
+    return task["state"] == TaskStatus.HELD and bool(batch.get("jobId"))
 
 
 def _states(tasks: Sequence[dict[str, Any]]) -> str:

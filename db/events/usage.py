@@ -43,6 +43,8 @@ def _execution(before: Job, task: Task, event: TaskEnded) -> UsageRow:
     exit_, run = event.exit, _run_of(before, task)
     reserved = by_task(run.spec if isinstance(run, Run) else run, task.token.role, len(task.gpus))
     wall = _wall_ms(task, exit_)
+    if wall is not None:
+        wall += allocated_secs(task, event.at) * 1000
     cpu, peak = _cpu_ms(exit_), _peak_bytes(exit_)
     memory: float | None = None
     if wall is not None and reserved.mib is not None:
@@ -72,6 +74,15 @@ def _execution(before: Job, task: Task, event: TaskEnded) -> UsageRow:
         output_bytes=limited(output or 0),
         output_unknown=int(output is None),
     )
+
+
+def allocated_secs(task: Task, now: float) -> float:
+    """Return for how long the allocation of a failed task was held by its batch scheduler. The
+    resources that only this system holds for debugging are not charged.
+    """
+    if task.held is None or task.batch is None:
+        return 0.0
+    return min(task.held.secs, max(0.0, now - task.held.at))
 
 
 def _row(before: Job, run: Run | PastRun, driver: str, at: float, **sums: int) -> UsageRow:

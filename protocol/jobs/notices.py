@@ -10,7 +10,8 @@ MOST_NOTICES = 8
 
 class Notice(msgspec.Struct, frozen=True):
     """A notice. code: `sshUnavailable` (the image has no sshd), `debuggerMissing` (its package is not
-    installed) or `debuggerUnreachable`; readers accept others. text: for people.
+    installed), `debuggerUnreachable` or `holdEnded` (Slurm ended the allocation of a held task before
+    its deadline); readers accept others. text: for people.
     """
 
     code: Annotated[str, msgspec.Meta(pattern=r"^[a-z][A-Za-z]{0,31}\Z")]

@@ -142,6 +142,9 @@ class TaskSpec(
     batch: BatchRequest | msgspec.UnsetType = msgspec.UNSET
     #: the profile to record, see `RunSpec.profile`
     profile: ProfileOption | msgspec.UnsetType = msgspec.UNSET
+    #: only where a batch scheduler starts it, and only for agents that announce `debug_holds`: its
+    #: allocation is held this long if it fails by itself
+    debug_secs: Secs | msgspec.UnsetType = msgspec.UNSET
 
 
 class Execution(
@@ -172,6 +175,9 @@ class Execution(
     successor: Token | msgspec.UnsetType = msgspec.UNSET
     #: known before its end; those in `exit` are complete
     notices: Notices | msgspec.UnsetType = msgspec.UNSET
+    #: only of an ending execution: its allocation is held for debugging until then, unless the
+    #: supervisor sends `release_hold`
+    held_until: Instant | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def ending(self) -> bool:
@@ -239,6 +245,14 @@ class Cancel(_Message, frozen=True, kw_only=True, tag="cancel"):
     token: Token
     reason: Text
     grace_secs: Annotated[float, msgspec.Meta(ge=0, le=3600)]
+
+
+class ReleaseHold(_Message, frozen=True, kw_only=True, tag="release_hold"):
+    """End the debug hold of this execution (`Execution.held_until`): its allocation is not needed any
+    more. Repeating it has no effect. Only for agents that announce `debug_holds`.
+    """
+
+    token: Token
 
 
 class RunAck(_Message, frozen=True, kw_only=True, tag="run_ack"):
@@ -451,6 +465,7 @@ ToAgent = (
     | RunTasks
     | ProbePorts
     | Cancel
+    | ReleaseHold
     | RunAck
     | RunStatus
     | ReadLog
@@ -485,6 +500,8 @@ class Alive(_Message, frozen=True, kw_only=True, tag="alive"):
     keeper_pid: int
     #: it keeps runs until a slot is free (`Run.slot`); not sent by earlier versions
     runs_ahead: bool | msgspec.UnsetType = msgspec.UNSET
+    #: it holds the allocations of failed tasks (`TaskSpec.debug_secs`)
+    debug_holds: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Snapshot(_Message, frozen=True, kw_only=True, tag="snapshot"):

@@ -45,6 +45,11 @@ LATER_FIELDS: Mapping[tuple[str, ...], int] = {
     ("snapshot", "executions", "exit", "notices"): 2,
     ("run", "spec", "box", "sshPort"): 2,
     ("run_tasks", "tasks", "spec", "box", "sshPort"): 2,
+    ("run", "spec", "debugSecs"): 2,
+    ("run_tasks", "tasks", "spec", "debugSecs"): 2,
+    ("run_status_update", "execution", "heldUntil"): 2,
+    ("snapshot", "executions", "heldUntil"): 2,
+    ("alive", "debugHolds"): 2,
 }
 
 #: Op of a request -> the first protocol version that has it. An older agent never answers it.
@@ -56,6 +61,7 @@ LATER_REQUESTS: Mapping[str, int] = {
     "debugger_io": 2,
     "open_shell": 2,
     "shell_io": 2,
+    "release_hold": 2,
 }
 
 

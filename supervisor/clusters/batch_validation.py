@@ -94,10 +94,11 @@ def check(
                 f"role {role.name!r}: `gpuType`: Slurm chooses the hosts of cluster {cluster.name!r}; leave it out, "
                 "and name a partition or `constraint` of `batch` with these GPUs"
             )
-    if spec.debug_secs is not None:
+    tasks = sum(role.tasks for role in spec.roles)
+    if spec.debug_secs is not None and tasks > 1:
         problems.refused(
-            f"`debug`: cluster {cluster.name!r} cannot hold failed tasks, because Slurm frees their resources when they "
-            "end; leave this out (directory, output and evidence of failed tasks stay there)"
+            f"`debug`: cluster {cluster.name!r} holds the allocation of a run with one task, and this run has {tasks}; "
+            "leave this out (directory, output and evidence of failed tasks stay there)"
         )
     secs = _time_limit(spec, cluster, partition, usual_secs, problems)
     problems.check()

@@ -61,6 +61,7 @@ from ..core.state.transaction import token_hash
 from ..engine.decision_loop import Engine
 from ..process.counters import ConnectionMetrics, Counters, DisconnectReason, NullMetrics
 from ..usage.samples import UsageSamples
+from . import debug_holds
 from .progress import Progress
 
 #: Largest number of queued messages for one agent. Beyond it the connection is closed; the snapshot
@@ -144,6 +145,11 @@ class Connection:
         self.heard = asyncio.get_running_loop().time()
         self._waiting: deque[Any] = deque()
         self._flushing = False
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the agent holds the allocations of failed tasks."""
+        return self.alive is not None and self.alive.debug_holds is True
 
     def pkdebug_str(self) -> str:
         agent = short_agent(self.alive.agent_id) if self.alive else "?"
@@ -467,6 +473,10 @@ class Hub:
         connection = self.connections.get(key)
         if connection is None:
             return False
+        if not connection.holds and debug_holds.needs_holds(message):
+            ends = debug_holds.refused(message)
+            self.engine.tell(*(AgentMessage(key, connection.epoch, end) for end in ends))
+            return True
         name, op = op_name(message), getattr(message, "op_id", None)
         if name == "run":
             connection.ops[message.op_id] = name

@@ -28,6 +28,10 @@ def _debug_hold(answer: Answer, run: Run, status: dict[str, Any]) -> None:
         _debug_commands(answer["computeJid"], run),
     )
     answer["not"] = ["over: it keeps its resources until it is released or the hold expires"]
+    for task in run.live_tasks:
+        if task.held is not None and task.batch is not None and task.batch.job_id is not None:
+            where = f"{task.host} of {task.batch.cluster}"
+            answer["evidence"].append(f"its Slurm job {task.batch.job_id} keeps {where} until then")
     add_earlier_failure(answer, run)
 
 

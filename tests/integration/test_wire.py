@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 import tornado.httpclient
 import tornado.websocket
@@ -26,7 +27,14 @@ from jobscribe.db.store.contract import Stored
 from jobscribe.drivers.contracts import AgentSpec
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.wire.codec import MAX_FRAME, Encoder
-from jobscribe.protocol.wire.messages import Cancel, Run, RunAck, RunStatus, RunStatusUpdate
+from jobscribe.protocol.wire.messages import (
+    Cancel,
+    ReleaseHold,
+    Run,
+    RunAck,
+    RunStatus,
+    RunStatusUpdate,
+)
 from jobscribe.protocol.wire.versions import SPOKEN, Protocols
 from jobscribe.supervisor.connections import hub as hub_module
 from jobscribe.supervisor.connections import websocket
@@ -245,6 +253,15 @@ async def test_a_request_that_an_older_agent_does_not_know_is_refused_at_once(
             "run-file-digest", uid=run["uid"], computeJid=run["computeJid"], name="out"
         )
     assert local_site.counters["refused.agentOutdated"] == 1
+    # a task that it cannot hold for debugging ends before its start
+    spec = msgspec.structs.replace(op.spec, debug_secs=60.0)
+    hub = local_site.supervisor._hub
+    assert hub.send(agent.spec.key, Run(op_id=op.op_id, token=op.token, spec=spec))
+    assert hub.send(agent.spec.key, ReleaseHold(token=op.token))
+    await until(lambda: "RunEnded" in local_site.stories()[story], "it is refused")
+    said = await local_site.status(run)
+    assert said["state"] == "error" and "earlier version" in said["error"], said
+    assert not [m for m in agent.received if isinstance(m, Run | ReleaseHold)]
 
 
 @pytest.mark.parametrize("stated", [None, Protocols(1, 1), SPOKEN, Protocols(2, 9)], ids=str)

@@ -143,9 +143,27 @@ async def test_runs_end_with_their_codes_and_slurm_calls_them_over_by_then(
 
 
 async def test_canceled_from_outside_it_is_told_by_whom(batch_site: Ground) -> None:
+    """And what was held for debugging keeps its exit, also when Slurm ends it at its time limit."""
     batch = await batch_site.agent()
-    token = batch_site.token()
+    token, held, limited = (batch_site.token() for _ in range(3))
+    early = BatchRequest(partition="batch", memory_mb=50, signal_secs=5)
+    batch.launch(held, batch_site.spec("exit 3", early, debug_secs=600.0))
+    batch.launch(limited, batch_site.spec("exit 4", debug_secs=600.0, time_limit_secs=120.0))
     batch.launch(token, batch_site.spec("exec sleep 4321"))
+    for each, code in ((held, 3), (limited, 4)):
+        e = await batch_site.until(
+            lambda each=each: next((e for e in batch_site.of(each) if e.held_until), None)
+        )
+        assert isinstance(e.batch, BatchState) and e.batch.job_id is not None
+        assert (e.exit.code, batch_site.over(e.batch)) == (code, "RUNNING")
+        lasts = e.held_until - e.started_at
+        # 10 s before the time limit, which the partition sets for the first one
+        assert 540 <= lasts <= 590 if each is held else 60 < lasts <= 110, lasts
+        (batch_site.slurm.cancel if each is held else batch_site.slurm.time_out)(e.batch.job_id)
+    for each, code, word in ((held, 3, "CANCELLED"), (limited, 4, "TIMEOUT")):
+        end = await batch_site.ended(each)
+        assert (end.exit.code, end.exit.stop_reason, end.exit.source) == (code, None, "script")
+        assert end.batch.state == word and [n.code for n in end.exit.notices] == ["holdEnded"]
     e = await batch_site.running(token)
     batch_site.slurm.cancel(e.batch.job_id)  # type: ignore[union-attr, arg-type]
     end = await batch_site.ended(token)

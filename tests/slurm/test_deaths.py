@@ -29,7 +29,7 @@ from observed_runs import (
 )
 from site_locations import dice, share
 from slurm_cluster import OVER, Slurm
-from supervisor_process import fresh_nap, naps, until
+from supervisor_process import fresh_nap, naps, req_id, until
 
 #: Kills of the supervisor with active jobs.
 KILLS = share(2, 40)
@@ -72,6 +72,19 @@ class Crowd:
         for case in (*self.running, self.holds):
             case.started()
         self.waits.submit().queued()
+        #: its task has failed and is held on its allocation
+        self.held = ObservedRun(observed, uid=ALICE, debugSecs=3600.0)
+        observed.oracle.submit(self.held.run, req_id())
+        self.held.started().go()
+        self.still_held()
+
+    def still_held(self) -> str:
+        """Check that the failed task is held; return its Slurm job."""
+        observed = self.held.observed
+        until(lambda: self.held.status()["queueState"] == "debug_hold", "it is held", 60, 0.05)
+        job = str(self.held.status()["batch"]["jobId"])
+        assert observed.slurm.state(job) == "RUNNING"
+        return job
 
     def true_again(self) -> float:
         """Check that no status is ever false. Return the seconds until all are known."""
@@ -79,10 +92,16 @@ class Crowd:
         true_again([*self.running, self.holds])
         true_again([self.waits], "pending")
         assert all(case.alive for case in (*self.running, self.holds)) and not self.waits.starts
+        self.still_held()
         return time.monotonic() - begun
 
     def end(self) -> None:
         well_ended(ended([*self.running, self.holds, self.waits]))
+        observed, job = self.held.observed, self.still_held()
+        observed.site.post("run-release", uid=ALICE, computeJid=self.held.jid)
+        said = observed.oracle.heard(observed.site.wait(self.held.run))
+        assert (said["state"], said["exit"]["code"]) == ("error", CODE), said
+        observed.slurm.until_state(job, "FAILED")
 
 
 @pytest.mark.timeout(200 + KILLS * 20)

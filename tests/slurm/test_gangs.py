@@ -290,10 +290,12 @@ def test_a_configuration_of_openpai_runs_and_its_files_come_and_go(
 def test_a_task_on_a_node_is_inspected(observed: SlurmSupervisor, tmp_path: Path) -> None:
     """Also the processes of another step of the job. A profile of a job that ends meanwhile."""
     run = observed.gang(
-        role("main", f"srun --overlap --ntasks=1 /bin/sh -c '{QUOTED}'"), batch={"nodes": 1}
+        role("main", f"srun --overlap --ntasks=1 /bin/sh -c '{QUOTED}'"),
+        batch={"nodes": 1},
+        debugSecs=600.0,
     )
     observed.site.submit(run)
-    observed.running(run)
+    job = observed.running(run)
     give_pyspy(observed.where(run))
     until(lambda: observed.output(run) == "begun\n", "it computes")
     asked = ("--uid", ALICE, jid_of(run))
@@ -307,7 +309,31 @@ def test_a_task_on_a_node_is_inspected(observed: SlurmSupervisor, tmp_path: Path
     observed.types(*record, "--output", str(file))
     assert ";computes (" in file.read_text()
     (observed.where(run) / "go").touch()
+    _check_held(observed, run, job)
+    observed.types("job", "release", *asked)
     assert observed.over(run, "error")["exit"]["code"] == 3
+    observed.slurm.until_state(job, "FAILED")  # its allocation is free
+
+
+def _check_held(observed: SlurmSupervisor, run: dict[str, Any], job: str) -> None:
+    """Check that a task that has failed can be entered, inspected and read on its allocation."""
+    asked = ("--uid", ALICE, jid_of(run))
+    said = observed.until(run, lambda s: s["queueState"] == "debug_hold" and s, "it is held")
+    assert "main/0 failed (exit code 3) and can be inspected, until " in said["jobStatusMessage"]
+    assert said["state"] == "running" and observed.slurm.state(job) == "RUNNING"
+    with client_of(observed.site, ALICE) as alice:
+        shell = ShellUser(alice, jid_of(run), role="main")
+        shell.type("echo in $PAI_CURRENT_TASK_ROLE_NAME $SLURM_JOB_ID; sleep 600\n")
+        shell.until(f"in main {job}")
+        found = json.loads(observed.types("debug", "stack", *asked, "main-0", "--json")[0])
+        assert "sleep" in [p["name"] for p in found["processes"]], found
+        shell.use(close=True)
+    line = observed.types("job", "shell", *asked, "--print")[0]
+    assert line.startswith(f"srun --jobid={job} --overlap"), line
+    assert "held for debugging on" in observed.types("job", "shell", *asked, code=125)[1]
+    assert "go" in observed.types("job", "files", *asked)[0]
+    why = observed.types("job", "why", *asked)[0]
+    assert "held for debugging" in why and f"its Slurm job {job}" in why, why
 
 
 def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(
@@ -374,12 +400,13 @@ def test_what_a_cluster_cannot_do_is_refused_with_a_sentence(observed: SlurmSupe
     fat = observed.refused(observed.gang(role("main", "true", memoryMb=1100)), "resourceExceeded")
     assert "1100" in fat and "1000" in fat, fat
     for bad, words in (
-        ({"debugSecs": 60.0}, ("debug", "Slurm")),
         ({"batch": {"nodes": 2}}, ("2 `nodes`", "1 tasks")),
         ({"batch": {"cluster": "none"}}, ("none", "lab")),
     ):
         sentence = observed.refused(observed.gang(role("main", "true"), **bad), "batchRefused")
         assert all(w in sentence for w in words), sentence
+    two = observed.gang(role("main", "true", tasks=2), debugSecs=60.0)
+    assert "one task, and this run has 2" in observed.refused(two, "batchRefused")
     image = observed.refused(observed.gang(role("main", "true", image="debian:12")), "badRequest")
     assert "image" in image and "containers" in image, image
 

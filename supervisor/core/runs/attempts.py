@@ -27,12 +27,15 @@ CANCELED_LATE = "{} asked for the end of the run after its command had ended"
 def task_ended(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
     """Record that the task has ended completely, and handle the consequences."""
     token = task.token
+    tx.world.batch.pop(token, None)
     tx.record(token.jid, TaskEnded(at=tx.now.wall, token=token, exit=exit_, diagnosis=diagnosis))
     run = tx.world.jobs[token.jid].run
     current = run is not None and run.serial == token.serial
-    if task.agent_key.kind == AgentKind.CONTAINER and (
+    in_container = task.agent_key.kind == AgentKind.CONTAINER and (
         run is None or not current or run.spec.debug_secs is not None
-    ):
+    )
+    allocated = task.held is not None and task.agent_key.driver in tx.world.policy.batch
+    if in_container or allocated:
         tx.emit(DiscardHeldTask(task.agent_key, token))
     if run is not None and current:
         _decide(tx, run, token, exit_)

@@ -3,16 +3,21 @@
 A task is held if it failed by itself (its own exit code, a crash, out of memory), never if the
 platform caused it. The hold ends at its deadline or by a release. Then the task ends with its
 recorded exit, and the attempt continues from there.
+
+With a batch scheduler the allocation is the resource: the job's own script holds it, and the agent
+reports that (`allocation_held`). A task whose allocation is gone is not held.
 """
+
+import msgspec
 
 from ....db.events.events import TaskHeld
 from ....db.events.state import Job, Task
-from ....diagnosis.exit_table import Diagnosis
+from ....diagnosis.exit_table import Diagnosis, diagnose
 from ....protocol.errors import Refusal
 from ....protocol.ids import Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ..interface import timers
-from ..interface.effects import ReplyStatus, SetTimer
+from ..interface.effects import DiscardHeldTask, ReplyStatus, SetTimer
 from ..interface.inputs import ReleaseHold
 from ..state.transaction import Transaction
 from ..state.world import owner
@@ -49,12 +54,45 @@ def is_wanted(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis
     )
 
 
-def hold(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | None) -> None:
-    """Hold the task until its deadline or its release."""
+def allocation_held(tx: Transaction, task: Task, exit_: ExitInfo, until: float) -> None:
+    """Hold a failed task whose allocation is held until this time (unix seconds), or release the
+    allocation if that is not wanted.
+    """
+    batch = tx.world.batch.get(task.token)
+    if batch is not None and exit_.batch is msgspec.UNSET:
+        sentence = "its command failed, and its allocation was held for debugging"
+        exit_ = msgspec.structs.replace(
+            exit_, batch=msgspec.structs.replace(batch, state="", sentence=sentence)
+        )
+    diagnosis = diagnose(exit_, tx.world.policy.exits)
+    if is_wanted(tx, task, exit_, diagnosis):
+        hold(tx, task, exit_, diagnosis, until)
+    else:
+        tx.emit(DiscardHeldTask(task.agent_key, task.token))
+
+
+def allocation_ended(tx: Transaction, task: Task) -> None:
+    """End the hold of a task whose allocation is gone."""
+    assert task.agent_key.driver in tx.world.policy.batch
+    attempts.end_held(tx, task)
+
+
+def hold(
+    tx: Transaction,
+    task: Task,
+    exit_: ExitInfo,
+    diagnosis: Diagnosis | None,
+    until: float | None = None,
+) -> None:
+    """Hold the task until its deadline or its release. until: an earlier end of its allocation (unix
+    seconds).
+    """
     token = task.token
     run = tx.world.jobs[token.jid].run
     assert run is not None and run.spec.debug_secs is not None
     secs = min(run.spec.debug_secs, tx.world.policy.debug_secs)
+    if until is not None:
+        secs = min(secs, max(0.0, until - tx.now.wall))
     tx.record(
         token.jid,
         TaskHeld(
@@ -67,7 +105,8 @@ def hold(tx: Transaction, task: Task, exit_: ExitInfo, diagnosis: Diagnosis | No
             boot_id=tx.now.boot_id,
         ),
     )
-    tx.world.agent(task.agent_key).placed.discard(token)
+    if task.agent_key.driver not in tx.world.policy.batch:  # there the agent watches the allocation
+        tx.world.agent(task.agent_key).placed.discard(token)
     tx.emit(SetTimer(timers.DebugHoldDeadline(token), secs))
 
 

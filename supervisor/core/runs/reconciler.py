@@ -143,7 +143,7 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
         )
         return
     if task.held is not None:  # its end is recorded, and it is held for debugging
-        tx.emit(AcknowledgeTasks(key, (token,)))
+        _held(tx, task, execution)
         return
     tx.emit(ClearTimer(timers.LaunchDeadline(token)))
     if isinstance(execution.batch, BatchState) and key.driver in tx.world.policy.batch:
@@ -160,6 +160,22 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
             _ended(tx, task, execution)
         case _:
             assert_never(execution.state)
+
+
+def _held(tx: Transaction, task: Task, execution: Execution) -> None:
+    """Handle a report on a held task. Only a batch scheduler has anything left of it: when that is
+    gone, the hold ends.
+    """
+    token, batch = task.token, task.agent_key.driver in tx.world.policy.batch
+    if batch and execution.state != ExecutionState.ENDED:
+        if isinstance(execution.batch, BatchState):
+            tx.world.batch[token] = execution.batch
+        return
+    if batch:
+        if execution.exit is not None:
+            _record_notices(tx, token, execution.exit.notices)
+        debug_hold.allocation_ended(tx, task)
+    tx.emit(AcknowledgeTasks(task.agent_key, (token,)))
 
 
 def _batch_reported(tx: Transaction, task: Task, report: BatchState) -> None:
@@ -215,6 +231,7 @@ def _running(tx: Transaction, task: Task, execution: Execution) -> None:
     _record_notices(tx, token, execution.notices)
     if execution.exit is not None:
         _exited(tx, token, execution.exit)
+        _allocation_held(tx, token, execution.held_until)
     elif _must_stop(tx, token):
         termination.repeat_stop(tx, token)
     else:
@@ -231,6 +248,15 @@ def _exited(tx: Transaction, token: Token, exit_: ExitInfo) -> None:
         tx.record(token.jid, TaskExited(at=tx.now.wall, token=token, exit=exit_))
     for timer in (timers.TimeLimit, timers.StopReminder):
         tx.emit(ClearTimer(timer(token)))
+
+
+def _allocation_held(tx: Transaction, token: Token, until: float | msgspec.UnsetType) -> None:
+    """Hold a task whose allocation is held. until: unix seconds, if it is."""
+    task = tx.world.task(token)
+    if until is msgspec.UNSET or task is None or task.exited is None:
+        return
+    tx.world.began.pop(token, None)
+    debug_hold.allocation_held(tx, task, task.exited, until)
 
 
 def _host(tx: Transaction, task: Task, view: AgentState) -> str:
@@ -272,6 +298,9 @@ def finish(
     """Record that this execution has ended completely, or is held for debugging. If its end is
     lost, a recorded exit of the command counts.
     """
+    if task.held is not None:
+        debug_hold.allocation_ended(tx, task)
+        return
     if exit_.source == "lost" and task.exited is not None:
         exit_ = task.exited
     token, at, exit_ = task.token, tx.now.wall, _with_valid_report(tx, exit_)
@@ -301,7 +330,8 @@ def finish(
     if run is not None and not run.spec.roles and exit_.started_at and exit_.ended_at:
         placement_ahead.record_duration(view, exit_.ended_at - exit_.started_at)
     diagnosis = diagnose(exit_, tx.world.policy.exits)
-    if debug_hold.is_wanted(tx, task, exit_, diagnosis):
+    in_batch = task.agent_key.driver in tx.world.policy.batch  # its allocation is gone
+    if not in_batch and debug_hold.is_wanted(tx, task, exit_, diagnosis):
         debug_hold.hold(tx, task, exit_, diagnosis)
     else:
         attempts.task_ended(tx, task, exit_, diagnosis)

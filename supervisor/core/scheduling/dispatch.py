@@ -93,7 +93,17 @@ def _plain_spec(tx: Transaction, run: Run, key: AgentKey) -> TaskSpec:
         core_bytes=spec.core_bytes,
         batch=_batch_request(tx, run, key.host),
         profile=spec.profile,
+        debug_secs=_debug_secs(tx, run),
     )
+
+
+def _debug_secs(tx: Transaction, run: Run) -> float | msgspec.UnsetType:
+    """Return how long a batch scheduler holds the allocation of a failed task. All other resources
+    are held by the supervisor alone.
+    """
+    if run.spec.debug_secs is None or run.spec.driver not in tx.world.policy.batch:
+        return msgspec.UNSET
+    return min(run.spec.debug_secs, tx.world.policy.debug_secs)
 
 
 def _batch_request(tx: Transaction, run: Run, host: str) -> BatchRequest | msgspec.UnsetType:
@@ -188,6 +198,7 @@ def _task_spec(
         batch=_batch_request(tx, run, place.host),
         box=msgspec.UNSET if box is None else box,
         profile=spec.profile,
+        debug_secs=_debug_secs(tx, run),
     )
 
 

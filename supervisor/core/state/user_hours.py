@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ....db.events.reserved import by_task
 from ....db.events.state import Task
+from ....db.events.usage import allocated_secs
 from ....protocol.errors import Refusal
 from ..interface.inputs import Now
 from ..resources.monthly_usage import next_month
@@ -83,7 +84,7 @@ def _secs(world: World, task: Task, now: Now) -> float:
     """Return for how long the command of a task runs or ran; 0 if it has not started."""
     exit_ = task.exit or task.exited
     if exit_ is not None and exit_.started_at is not None and exit_.ended_at is not None:
-        return max(0.0, exit_.ended_at - exit_.started_at)
+        return max(0.0, exit_.ended_at - exit_.started_at) + allocated_secs(task, now.wall)
     if task.token in world.began:
         return max(0.0, now.mono - world.began[task.token])
     return 0.0 if task.started_at is None else max(0.0, now.wall - task.started_at)

@@ -331,7 +331,7 @@ class World:
         if run is not None and run.waits_for and run.active:
             self.wait_for((job.jid, run.serial), run.waits_for)
         for task in job.live_tasks():
-            if task.held is None:
+            if task.held is None or task.agent_key.driver in self.policy.batch:
                 self.agent(task.agent_key).placed.add(task.token)
         by_run: dict[int, list[Task]] = {}
         for task in job.live_tasks():

@@ -12,6 +12,7 @@ from sim_time import Cancel, Life
 
 from jobscribe.agent.session.keeper_reports import decode_report
 from jobscribe.agent.session.state_machine import (
+    EndHold,
     Fetch,
     Forget,
     Launch,
@@ -118,6 +119,7 @@ class Agent:
             pid=self.pid,
             keeper_pid=self.keeper.pid,
             runs_ahead=True if self.batch is None else msgspec.UNSET,
+            debug_holds=msgspec.UNSET if self.batch is None else True,
         )
 
     def _dial(self) -> None:
@@ -195,6 +197,9 @@ class Agent:
                     self.life.after(
                         WAY_SECS, lambda t=token, r=reason, g=grace: self.batch.stop(t, r, g)
                     )
+                case EndHold(token=token):
+                    if self.batch is not None:
+                        self.life.after(WAY_SECS, lambda t=token: self.batch.release(t))
                 case Forget(tokens=tokens) if self.batch is not None:
                     self.life.after(WAY_SECS, lambda tokens=tokens: self.batch.forget(tokens))
                 case Stop(token=token, reason=reason, grace_secs=grace):
@@ -234,6 +239,7 @@ class Agent:
                 "limit": spec.time_limit_secs,
                 "grace": spec.grace_secs,
                 "ports": (),
+                "debug": None if spec.debug_secs is msgspec.UNSET else spec.debug_secs,
             }
             self.batch.launch(token, spec, order)
             return

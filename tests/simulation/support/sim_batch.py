@@ -116,6 +116,8 @@ class BatchSide:
             self._end(x, self._never(x, STOPPED_BEFORE))
         elif x.life.ended:
             self._say(x)
+        elif x.entry.held_until is not None:
+            self.release(token)
         elif x.life.stop(reason, grace, self._mono):
             # report nothing until there is something new: a report that the job lives would trigger
             # another stop
@@ -123,6 +125,12 @@ class BatchSide:
         else:
             self.time.saw("a stop came when a batch job had ended by itself")
             self._say(x)
+
+    def release(self, token: Token) -> None:
+        x = self._found(token)
+        if x is not None and x.entry.held_until is not None:
+            self.time.saw("a held allocation was released")
+            self.agent.life.after(WORD_SECS, lambda: self.slurm.end_hold(self.agent.key, x.entry))
 
     def forget(self, tokens: tuple[Token, ...]) -> None:
         for token in self.table.settle(tokens):
@@ -380,4 +388,7 @@ class BatchSide:
             elapsed_secs=life.running_secs(self._mono),
             batch=batch,
             exit=life.own_exit,
+            held_until=msgspec.UNSET
+            if x.entry.held_until is None or life.own_exit is None
+            else x.entry.held_until + self.time.wall_offset,
         )

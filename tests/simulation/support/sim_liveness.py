@@ -136,7 +136,8 @@ def _held(supervisor: "Supervisor", task: Task) -> str | None:
     view = supervisor.engine.world.agents.get(task.agent_key)
     if timers.DebugHoldDeadline(task.token) not in supervisor.timers:
         return f"{task.token} is kept for debugging, and its time will never end"
-    if view is not None and task.token in view.placed:
+    in_batch = task.agent_key.driver in supervisor.engine.world.policy.batch
+    if view is not None and (task.token in view.placed) != in_batch:  # it watches the allocation
         return f"{task.token} is kept for debugging, and its agent is asked about it"
     return _holdings(supervisor, task)
 

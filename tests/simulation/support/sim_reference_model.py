@@ -254,6 +254,9 @@ class ReferenceModel:
         if run.spec.debug_secs is None or not by_itself(e.exit) or run.late is not None:
             self.sim.broken(f"{e.token} was kept for debugging, and that was not wanted: {e.exit}")
         secs = min(run.spec.debug_secs or 0.0, self.sim.policy.debug_secs)
+        if self.sim.policy.batch and e.secs < secs:  # the allocation was held before that was known
+            secs = e.secs
+            self.time.saw("a held allocation had less time left")
         self.kept[e.token] = Kept(
             exit=e.exit,
             secs=secs,
@@ -272,6 +275,7 @@ class ReferenceModel:
             self._end_of_hold(run, token, kept, e)
         elif (
             run.spec.debug_secs
+            and not self.sim.policy.batch  # there its allocation may be gone
             and run.status is None
             and run.decided is None
             and run.late is None
@@ -324,6 +328,7 @@ class ReferenceModel:
             and run.late is None
             and run.decided is None
             and kept.boot == self.machine.home.boot
+            and not self.sim.policy.batch  # there the allocation may be taken away
         ):
             self.sim.broken(f"{token} was kept for debugging, and ended {left:.1f} s too early")
 

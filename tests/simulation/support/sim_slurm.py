@@ -65,6 +65,8 @@ class Entry(msgspec.Struct, eq=False):
     queued: bool = False
     impossible: bool = False
     over: bool = False
+    #: its script has failed and holds the allocation until then (time of the world)
+    held_until: float | None = None
 
     @property
     def exited(self) -> bool:
@@ -170,12 +172,18 @@ class Slurm:
             (k, e)
             for k, own in self.entries.items()
             for e in own.values()
-            if not e.over and not e.exited and e.exit is None and e.job_id is not None
+            if not e.over
+            and (not e.exited or e.held_until is not None)
+            and e.exit is None
+            and e.job_id is not None
         ]
         if not known:
             return False
         key, entry = self.time.random.choice(known)
-        if entry.process is not None:
+        if entry.held_until is not None:
+            self.time.saw("a held allocation was taken away")
+            self.end_hold(key, entry)
+        elif entry.process is not None:
             entry.word = word
             self.machine.kill(entry.process, 9, with_recorder=True)
         elif word == "CANCELLED":
@@ -184,6 +192,24 @@ class Slurm:
         return True
 
     def _ended(self, key: AgentKey, entry: Entry) -> None:
+        p, secs = entry.process, entry.order.get("debug")
+        assert p is not None
+        if secs is not None and entry.exited and p.truth[0] not in (0, None):
+            if entry.stop is None:
+                self.time.saw("a batch job held its allocation for debugging")
+                entry.held_until = self.time.now + secs
+                self.time.after(secs, lambda: self.end_hold(key, entry))
+                self.tell(key, entry)
+                return
+        self._complete(key, entry)
+
+    def end_hold(self, key: AgentKey, entry: Entry) -> None:
+        """End a hold: at its deadline, or because it was released."""
+        if entry.held_until is not None:
+            entry.held_until = None
+            self._complete(key, entry)
+
+    def _complete(self, key: AgentKey, entry: Entry) -> None:
         secs = (
             0.0
             if not entry.exited or self.time.calm
@@ -205,7 +231,7 @@ class Slurm:
             "PENDING"
             if entry.process is None
             else "RUNNING"
-            if entry.process.ended is None
+            if entry.process.ended is None or entry.held_until is not None
             else "FAILED"
             if entry.over
             else "COMPLETING"

@@ -158,6 +158,7 @@ def samples() -> dict[str, tuple[m.Direction, Any]]:
         ),
         m.ProbePorts(op_id=OP_ID, ports=(23_000, 23_001)),
         m.Cancel(op_id=OP_ID, token=TOKEN, reason="cancel", grace_secs=2.5),
+        m.ReleaseHold(token=TOKEN),
         m.RunAck(tokens=(TOKEN,)),
         m.RunStatus(op_id=OP_ID),
         m.ReadLog(

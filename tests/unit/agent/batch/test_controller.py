@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -377,6 +378,61 @@ async def test_its_own_exit_is_told_while_slurm_completes_it_and_nothing_stops_i
         batch_site.slurm.count("scancel") == 0
         and not batch_site.evidence(token, "stop.json").exists()
     )
+
+
+async def test_a_failed_task_holds_its_allocation_until_it_is_released(batch_site: Ground) -> None:
+    """Across a killed agent. Without a wish, a failure or a deadline in the future, nothing is held."""
+    batch = await batch_site.agent()
+    token, stopped, canceled = (batch_site.token() for _ in range(3))
+    others = {batch_site.token(): n for n in (0, 137)}
+    fails = batch_site.spec("exit 3", debug_secs=600.0)
+    for each in (token, stopped, canceled):
+        batch.launch(each, fails)
+    for each, code in others.items():
+        batch.launch(each, batch_site.spec(f"exit {code}", debug_secs=600.0))
+
+    def held(of: Token) -> Any:
+        return next((e for e in batch_site.of(of) if e.held_until is not msgspec.UNSET), None)
+
+    for each in (token, stopped, canceled):
+        e = await batch_site.until(lambda each=each: held(each))
+        assert (e.state, e.exit.code, e.exit.source) == ("running", 3, "script")
+        assert 500 < e.held_until - time.time() <= 601
+    for each, code in others.items():
+        assert (await batch_site.ended(each)).exit.code == code and held(each) is None
+    await batch_site.kill(batch)
+    batch_site.said.clear()
+    batch = await batch_site.agent()
+    assert (await batch_site.until(lambda: held(token))).exit.code == 3
+    batch.release(token)
+    batch.stop(stopped, "lost", 0.0)
+    for each in (token, stopped):
+        exit_ = (await batch_site.ended(each)).exit
+        assert (exit_.code, exit_.stop_reason, exit_.notices) == (3, None, msgspec.UNSET)
+    job = next(j for j in batch_site.slurm.jobs.values() if str(canceled) in j.comment)
+    assert not job.over, "the others are not affected"
+    batch_site.slurm.end(job, "CANCELLED")
+    exit_ = (await batch_site.ended(canceled)).exit
+    assert (exit_.code, exit_.ended_by_scheduler, exit_.stop_reason) == (3, None, None), exit_
+    assert [n.code for n in exit_.notices] == ["holdEnded"] and "canceled" in exit_.notices[0].text
+
+
+async def test_a_hold_ends_at_its_deadline_and_a_script_that_does_not_end_it_is_canceled(
+    batch_site: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll_loop, "_RELEASE_SECS", 0.2)
+    batch = await batch_site.agent()
+    token, deaf = batch_site.token(), batch_site.token()
+    batch.launch(token, batch_site.spec("exit 3", debug_secs=1.0))
+    assert (await batch_site.ended(token)).exit.code == 3
+    batch.launch(deaf, batch_site.spec("exit 4", debug_secs=600.0))
+    await batch_site.until(lambda: [e for e in batch_site.of(deaf) if e.held_until])
+    job = next(j for j in batch_site.slurm.jobs.values() if str(deaf) in j.comment)
+    assert job.process is not None
+    job.process.send_signal(signal.SIGSTOP)
+    batch.release(deaf)
+    exit_ = (await batch_site.ended(deaf)).exit
+    assert (exit_.code, exit_.stop_reason) == (4, None) and batch_site.slurm.count("scancel")
 
 
 async def test_what_slurm_completes_without_an_exit_of_its_own_has_no_known_end_yet(

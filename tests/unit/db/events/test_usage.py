@@ -21,7 +21,13 @@ from event_strategies import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.db.events.events import RunEnded, StopRequested, TaskEnded
+from jobscribe.db.events.events import (
+    RunEnded,
+    StopRequested,
+    TaskEnded,
+    TaskHeld,
+    TaskSubmitted,
+)
 from jobscribe.db.events.job_fold import evolve
 from jobscribe.db.events.state import Job
 from jobscribe.db.events.usage import increment
@@ -41,7 +47,7 @@ from jobscribe.db.events.usage_row import (
     month_of,
     summed,
 )
-from jobscribe.protocol.clusters.batch import BatchRequest
+from jobscribe.protocol.clusters.batch import BatchRequest, BatchState
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.jobs.exit_info import ExitFacts, ExitInfo
 from jobscribe.protocol.jobs.roles import TaskRole
@@ -74,6 +80,21 @@ def execution(*, exit_=None, task=None, **fields) -> UsageRow:
         requested(1, **fields), placed(t), started(t), ended(t, T + 200, **(exit_ or MEASURED))
     )
     return row
+
+
+def test_an_allocation_that_slurm_holds_is_charged_and_a_hold_of_this_system_is_not() -> None:
+    t, exit_ = token(1), ExitInfo(code=3, **MEASURED)
+    submitted = TaskSubmitted(at=T, token=t, batch=BatchState(cluster="hpc", job_id="7"))
+    for batch, secs in (((submitted,), 10 + 60), ((), 10)):
+        (row,) = rows_of(
+            requested(1, debug_secs=600.0),
+            placed(t),
+            *batch,
+            started(t),
+            TaskHeld(at=T + 120, token=t, exit=exit_, secs=600.0),
+            TaskEnded(at=T + 180, token=t, exit=exit_),
+        )
+        assert (row.wall_ms, row.core_ms) == (secs * 1000, secs * 1000)
 
 
 def sums(row: UsageRow) -> dict[str, int]:

@@ -206,6 +206,7 @@ ports = st.lists(st.integers(1, 65_535), max_size=4).map(tuple)
 ARBITRARY: dict[type, st.SearchStrategy[Any]] = {
     m.Run: st.builds(m.Run, op_id=op_ids, token=tokens, spec=specs),
     m.Cancel: st.builds(m.Cancel, op_id=op_ids, token=tokens, reason=text, grace_secs=grace),
+    m.ReleaseHold: st.builds(m.ReleaseHold, token=tokens),
     m.RunAck: st.builds(m.RunAck, tokens=st.lists(tokens, max_size=5).map(tuple)),
     m.RunStatus: st.builds(m.RunStatus, op_id=op_ids),
     m.ReadLog: st.builds(

@@ -12,6 +12,7 @@ from jobscribe.protocol.clusters.batch import BatchRequest, BatchState
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey
 from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.protocol.jobs.notices import Notice
 from jobscribe.protocol.jobs.roles import Port, Retry
 from jobscribe.protocol.wire.codec import Decoder, Encoder
 from jobscribe.protocol.wire.messages import RunTasks
@@ -646,11 +647,92 @@ def test_a_scheduler_that_does_not_answer_makes_nothing_known(stage, kit, placed
         ),
     ],
 )
-def test_kept_for_debugging_is_what_failed_by_itself(stage, exit_, held):
+def test_kept_for_debugging_is_what_failed_by_itself(stage, kit, exit_, held):
+    """And whose allocation is held: otherwise nothing is left that could be kept."""
     stage.submit(driver="sbatch", debug_secs=60.0)
     stage.up(key())
-    stage.end(stage.token(), exit_.pop("code", None), **exit_)
+    token = stage.token()
+    assert [e.spec.debug_secs for e in stage.asked(fx.LaunchTask)] == [60.0]
+    exit_ = kit.ended(token, exit_.pop("code", None), **exit_).exit
+    stage.reports(
+        msgspec.structs.replace(
+            with_batch(kit.running(token), said(state="RUNNING")),
+            exit=exit_,
+            held_until=kit.WALL + 40,
+        ),
+        key=key(),
+    )
     assert bool([t for t in stage.job().live_tasks() if t.held is not None]) is held
+    assert bool(stage.asked(fx.DiscardHeldTask)) is not held, "the allocation is released"
+    if held:
+        assert stage.timers()[timers.DebugHoldDeadline(token)] == 40.0, "as the agent says"
+        assert "until 2023-11-14 22:14:00 UTC" in told(stage)["jobStatusMessage"]
+    stage.submit(2, driver="sbatch", debug_secs=60.0)
+    stage.end(stage.token(2), 3, source="script")
+    assert not stage.job(2).live_tasks(), "its allocation is gone"
+
+
+@pytest.fixture
+def held(stage, kit, placed):
+    """Place a run whose failed task is held on its allocation; return its token."""
+    stage.submit(2, driver="sbatch", debug_secs=60.0)
+    token = stage.token(2)
+    report = with_batch(kit.running(token), said(state="RUNNING"))
+    stage.reports(
+        msgspec.structs.replace(
+            report, exit=ExitInfo(source="script", code=3), held_until=kit.WALL + 60
+        ),
+        key=key(),
+    )
+    assert stage.job(2).run.live_tasks[0].held is not None
+    return token
+
+
+@pytest.mark.parametrize("how", ["release", "cancel", "deadline"])
+def test_a_held_allocation_is_released_and_a_report_that_it_lives_ends_it_again(
+    stage, kit, held, how
+):
+    match how:
+        case "release":
+            stage.release(2)
+        case "cancel":
+            stage.cancel(2)
+        case _:
+            stage.fire(timers.DebugHoldDeadline(held))
+    assert [e.token for e in stage.asked(fx.DiscardHeldTask)] == [held]
+    run = stage.job(2).run
+    assert (run.status, run.attempts[-1].tasks[0].exit.code) == ("error", 3)
+    assert held not in stage.world.agent(key()).placed and held not in stage.world.batch
+    late = msgspec.structs.replace(
+        kit.running(held), exit=ExitInfo(source="script", code=3), held_until=kit.WALL + 60
+    )
+    stage.reports(late, key=key())
+    assert [e.token for e in stage.asked(fx.StopTask)] == [held], "the release was lost"
+
+
+def test_an_allocation_that_ends_by_itself_ends_the_hold_with_the_exit_and_says_why(
+    stage, kit, held
+):
+    stage.restart()
+    assert held in stage.world.agent(key()).placed, "its agent watches the allocation"
+    report = with_batch(kit.running(held), said(state="RUNNING"))
+    exit_ = ExitInfo(source="script", code=3)
+    stage.connect(key(), msgspec.structs.replace(report, exit=exit_, held_until=kit.WALL + 60))
+    assert stage.job(2).run.live_tasks[0].held is not None
+    why = (Notice("holdEnded", "it was canceled"),)
+    end = kit.ended(held, 3, source="script", notices=why, batch=said(state="CANCELLED"))
+    stage.reports(end, key=key())
+    task = stage.job(2).run.attempts[-1].tasks[0]
+    assert (task.live, task.exit.code, task.exit.stop_reason, task.notices) == (False, 3, None, why)
+    assert stage.job(2).run.status == "error"
+    assert (held,) in [e.tokens for e in stage.asked(fx.AcknowledgeTasks)]
+
+
+def test_an_allocation_that_its_agent_does_not_know_ends_the_hold(stage, kit, held):
+    stage.connect(key())
+    for _ in range(2):
+        stage.snapshot(key=key())
+    assert not stage.job(2).live_tasks() and stage.job(2).run.attempts[-1].tasks[0].exit.code == 3
 
 
 def test_what_is_on_record_is_told_after_a_restart_until_there_is_news(stage, kit, placed):
