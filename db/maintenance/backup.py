@@ -24,16 +24,8 @@ from ..store.head_file import NAME, NOTHING, DurablePosition, HeadFile
 from . import derived_tables, file_replacement
 from .rebuild import copy
 from .rollback import highest_used, record_rollback
-from .verification import (
-    Problem,
-    Progress,
-    check_file,
-    durable_head,
-    no_progress,
-    open_file,
-    opened,
-    store_path,
-)
+from .log_source import open_file, opened, store_path
+from .verification import Problem, Progress, check_file, durable_head, no_progress
 
 #: Pages copied in one step; other connections can work between steps.
 STEP = 512

@@ -40,7 +40,8 @@ from .new_log import (
     verify_new,
 )
 from .rebuild import trusted
-from .verification import EVERY, Progress, no_progress, opened, store_path, whole_rows
+from .log_source import opened, store_path
+from .verification import EVERY, Progress, no_progress, whole_rows
 
 DAY = 86_400.0
 #: Default age of the last event of a folded job, and earlier runs kept in it.

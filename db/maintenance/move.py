@@ -15,7 +15,8 @@ from ...protocol.errors import Refusal
 from ..sqlite.schema import open_for_reading
 from ..store.head_file import NOTHING
 from .file_replacement import companions, exclusive
-from .verification import Progress, check, durable_head, no_progress, store_path
+from .log_source import store_path
+from .verification import Progress, check, durable_head, no_progress
 
 if TYPE_CHECKING:
     from ..postgres.opening import Site

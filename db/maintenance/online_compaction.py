@@ -55,7 +55,8 @@ from .new_log import (
     same_jobs,
     verify_new,
 )
-from .verification import Progress, no_progress, opened, store_path
+from .log_source import opened, store_path
+from .verification import Progress, no_progress
 
 #: Positions that the writer copies at most while others wait for their commits.
 MOST_WAITING = 2_000

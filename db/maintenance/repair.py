@@ -25,7 +25,8 @@ from . import derived_tables, file_replacement
 from .rebuild import Copied, rebuild, store_rows
 from .rollback import highest_used, record_rollback
 from .salvage import Loss, Survey, kept, survey
-from .verification import Progress, check_file, no_progress, open_file, store_path
+from .log_source import open_file, store_path
+from .verification import Progress, check_file, no_progress
 
 #: Jobs and streams listed by name; others are only counted.
 NAMED = 20

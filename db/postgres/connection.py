@@ -79,11 +79,15 @@ class Connection:
 
 
 class _Bounded(psycopg.Connection[tuple[Any, ...]]):
-    """Is closed if the server does not answer in time, as a stopped process or a hanging disk."""
+    """Is closed if the server does not answer in time, as a stopped process or a hanging disk.
+    bounded: False for a command that reads or writes a whole log.
+    """
+
+    bounded = True
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         try:
-            return super().wait(_bounded(gen), *args, **kwargs)
+            return super().wait(_bounded(gen) if self.bounded else gen, *args, **kwargs)
         except _NoAnswer:
             self.close()
             raise
@@ -116,15 +120,21 @@ def _settled(address: StoreAddress) -> dict[str, Any]:
     return own | conninfo_to_dict(address.url)
 
 
-def connect(address: StoreAddress, password_file: str | None, *, reads: bool = False) -> Raw:
-    """Connect, and use the site's schema. reads: read-only, with a time limit for each statement.
-    Raises psycopg.Error, OSError.
+def connect(
+    address: StoreAddress,
+    password_file: str | None,
+    *,
+    reads: bool = False,
+    bounded: bool = True,
+) -> Raw:
+    """Connect, and use the site's schema. reads: read-only. bounded: with a time limit for each
+    wait, and for each statement that reads. Raises psycopg.Error, OSError.
     """
     # a damaged file has a wrong password
     password = (
         None if password_file is None else Path(password_file).read_text(errors="replace").strip()
     )
-    raw: Raw = _Bounded.connect(
+    raw = _Bounded.connect(
         **_settled(address),
         autocommit=True,
         password=password,
@@ -145,7 +155,7 @@ def connect(address: StoreAddress, password_file: str | None, *, reads: bool = F
         )
         if reads:
             raw.execute("SET default_transaction_read_only = on")
-            raw.execute(f"SET statement_timeout = {READ_MS}".encode())
+            raw.execute(f"SET statement_timeout = {READ_MS if bounded else 0}".encode())
         else:
             raw.execute(f"SET lock_timeout = {LOCK_MS}".encode())
             # stricter values, which wait for replicas, stay
@@ -156,6 +166,7 @@ def connect(address: StoreAddress, password_file: str | None, *, reads: bool = F
     except BaseException:
         raw.close()
         raise
+    raw.bounded = bounded
     return raw
 
 

@@ -117,7 +117,7 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
                 f"the schema has no event store, but position {mark.position} was durable"
             )
         create(site, raw)
-    _check_site(site, raw)
+    check_site(site, raw)
     holder = lease.new_holder()
     taken = _taken(site, raw, holder)
     try:
@@ -192,7 +192,8 @@ def create(site: Site, raw: Raw) -> None:
         raw.execute("INSERT INTO lease VALUES (0, '', true, clock_timestamp(), 0, %s)", (START,))
 
 
-def _check_site(site: Site, raw: Raw) -> None:
+def check_site(site: Site, raw: Raw) -> None:
+    """Raise Refusal for tables of another root, or of a later layout."""
     ((root_id, layout, compatible),) = raw.execute(
         "SELECT root_id, layout, compatible FROM site"
     ).fetchall()

@@ -19,7 +19,7 @@ import msgspec
 
 from ...db.maintenance import file_replacement
 from ...db.maintenance.checkpoints import identity
-from ...db.maintenance.verification import store_path
+from ...db.maintenance.log_source import store_path
 from ...db.records.record_files import FOLDER as RECORDS
 from ...db.sqlite.opening import never_used, system_events
 from ...drivers.keeper_lock import locked, owns

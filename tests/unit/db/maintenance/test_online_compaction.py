@@ -24,7 +24,8 @@ from jobscribe.db.maintenance.online_compaction import (
     prepare,
 )
 from jobscribe.db.maintenance.rebuild import rebuild
-from jobscribe.db.maintenance.verification import check, opened
+from jobscribe.db.maintenance.log_source import opened
+from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.job_record import record_bytes
 from jobscribe.db.records.record_files import RecordWriter
 from jobscribe.db.records.record_files import catch_up as catch_up_records
