@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..session.session import Session, command, session
-from .store_access import file_root, print_result, progress_reporter
+from .store_access import print_result, progress_reporter, store_root
 
 if TYPE_CHECKING:
     from ...db.maintenance.new_log import Compacted
@@ -52,7 +52,7 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
         "history": history,
         "progress": progress_reporter(s),
     }
-    root = file_root(s)
+    root = store_root(s)
     if dry_run:
         done = compaction.estimate(root, **rules)
     elif head_file.is_locked(root / "db"):

@@ -57,7 +57,7 @@ def locked_root(s: Session) -> Iterator[Path]:
     from ...protocol.errors import Refusal
     from ...supervisor.process.root_directory import RootDirectory
 
-    path = file_root(s)
+    path = store_root(s)
     if not path.is_dir():
         raise Refusal("notFound", f"the root {path} does not exist")
     root = RootDirectory(str(path))

@@ -43,6 +43,7 @@ from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
 from ..store.name_index import secondary_names
 from . import derived_tables, file_replacement
 from .compaction import OLDER_THAN_SECS, fold_streams, rules_of, verified
+from .log_source import opened, store_path
 from .new_log import (
     Compacted,
     Plan,
@@ -55,7 +56,6 @@ from .new_log import (
     same_jobs,
     verify_new,
 )
-from .log_source import opened, store_path
 from .verification import Progress, no_progress
 
 #: Positions that the writer copies at most while others wait for their commits.

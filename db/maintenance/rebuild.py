@@ -16,6 +16,7 @@ from ..store.head_file import NOTHING, DurablePosition
 from . import derived_tables, file_replacement
 from .log_source import opened, store_path
 from .verification import EVERY, Progress, durable_head, extent, no_progress, whole_rows
+from .working_copy import changed
 
 
 class Rebuilt(msgspec.Struct, kw_only=True, rename="camel"):
@@ -37,6 +38,9 @@ def rebuild(root: Path, progress: Progress = no_progress) -> Rebuilt:
     """Rebuild index, receipts and records from the log. Raises Refusal: rootBusy while the store is
     in use; storeDamaged if the log is incomplete.
     """
+    done = changed(root, "rebuild it", lambda copy: rebuild(copy, progress), progress)
+    if done is not None:
+        return done
     path = store_path(root)
     opened(root).close()
     with file_replacement.exclusive(root, path, "rebuild it") as lock:

@@ -50,14 +50,16 @@ class _Parts:
 
 
 @contextlib.contextmanager
-def snapshot(site: Site) -> Iterator[Snapshot]:
-    """Open the log for reading. Raises Refusal: notFound, storeDamaged, storageUnavailable, ..."""
+def snapshot(site: Site, *, moved: bool = False) -> Iterator[Snapshot]:
+    """Open the log for reading. moved: also one that was moved away. Raises Refusal: notFound,
+    storeDamaged, storageUnavailable, ...
+    """
     try:
         raw = connect(site.address, site.password_file, reads=True, bounded=False)
     except (psycopg.Error, OSError) as e:
         raise refusal(e, site.address) from None
     try:
-        refuse_missing(site, raw)
+        _refuse_missing(site, raw, moved)
         raw.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         yield Snapshot(raw)
     except ERRORS as e:
@@ -66,10 +68,10 @@ def snapshot(site: Site) -> Iterator[Snapshot]:
         raw.close()
 
 
-def refuse_missing(site: Site, raw: Any) -> None:
+def _refuse_missing(site: Site, raw: Any, moved: bool) -> None:
     """Raise Refusal without tables of this root."""
     if has_tables(raw, site.address.schema):
-        return check_site(site, raw)
+        return check_site(site, raw, moved=moved)
     mark = read_head(site.folder)
     if mark is not None and mark != NOTHING:
         raise place(site).damaged(

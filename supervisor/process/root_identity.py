@@ -213,7 +213,7 @@ def init(root: Path) -> Path | None:
     """
     from ...db.maintenance.backup import create_empty_log
 
-    if not never_used(store_path(root)):
+    if address_of(root) is None and not never_used(store_path(root)):
         raise Refusal(
             "badRequest", f"there is a log in {root / 'db'}; an empty log does not replace it"
         )

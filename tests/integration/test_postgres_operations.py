@@ -1,0 +1,131 @@
+"""The `db` commands on a real PostgreSQL server, with a log that has jobs, agents and system events of
+different ages: the same results as with a SQLite file, and one owner of the log after each kill.
+"""
+
+import json
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import postgres_server
+import pytest
+from compaction_fixtures import JIDS, NOW, fill
+from event_strategies import life
+from kill_points import killed_at_every_step
+
+from jobscribe.db.events.events import LogSetBack, SupervisorStarted, job_stream
+from jobscribe.db.maintenance import backup as backups
+from jobscribe.db.maintenance import compaction
+from jobscribe.db.maintenance.log_source import log_source
+from jobscribe.db.maintenance.move import move_to_file, move_to_postgres
+from jobscribe.db.maintenance.rebuild import rebuild
+from jobscribe.db.maintenance.repair import examine, repair
+from jobscribe.db.maintenance.verification import check, events_of, export
+from jobscribe.db.postgres.opening import Site
+from jobscribe.db.postgres.store import PostgresStore
+from jobscribe.db.store.database_marker import name_database, named_database
+from jobscribe.protocol.errors import Refusal
+from jobscribe.runtime.store_address import parsed
+
+ROOT_ID = "abcdefghijkl"
+
+
+@pytest.fixture
+def server() -> postgres_server.Server:
+    return postgres_server.shared()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A stopped root with its log in a file."""
+    root = tmp_path / "root"
+    fill(root).store.close()
+    (root / "root.json").write_text(json.dumps({"id": ROOT_ID}))
+    rebuild(root)
+    return root
+
+
+def moved(root: Path, url: str) -> Site:
+    site = Site(parsed(url), None, root / "db", ROOT_ID)
+    move_to_postgres(root, site, lambda: name_database(root, url, None))
+    return site
+
+
+def ok(root: Path) -> list[str]:
+    """Return the log, after a check."""
+    report = check(root)
+    assert report.ok and not report.records_behind, report
+    return list(export(root))
+
+
+def test_commands_on_a_log_in_postgres_do_what_they_do_on_a_file(
+    server: postgres_server.Server, root: Path, tmp_path: Path
+) -> None:
+    log = ok(root)
+    shutil.copytree(root, tmp_path / "file")
+    url = server.url()
+    site = moved(root, url)
+    schema = site.address.schema
+    assert ok(root) == log and check(root).path == site.address.name
+    with log_source(root).reader() as reader:
+        assert [r.jid for r in reader.find_jobs(JIDS[0], 2)] == [JIDS[0]]
+    story = events_of(root, job_stream(JIDS[1]))
+    assert story == events_of(tmp_path / "file", job_stream(JIDS[1])) and len(story) > 50
+
+    # backups, also while a supervisor serves the site
+    with closing(PostgresStore(site, lambda _: None)):
+        assert check(root).in_use and ok(root) == log
+        done = backups.backup(root, tmp_path / "backup")
+        assert done.events == len(log)
+        with pytest.raises(Refusal) as busy:
+            rebuild(root)
+        assert busy.value.code == "rootBusy"
+
+    # index and records
+    with server.connect() as c:
+        c.execute(f"UPDATE {schema}.jobs SET status = 'pending'")
+        c.execute(f"DELETE FROM {schema}.names")
+        (root / "supervisor-job" / f"{JIDS[0]}.json").write_text("{")
+        assert {p.where for p in check(root).problems} == {"index", "record"}
+        assert rebuild(root).events == len(log)
+        assert ok(root) == log
+
+        # compaction
+        planned = compaction.estimate(root, now=NOW)
+        assert planned == compaction.estimate(tmp_path / "file", now=NOW) and planned.changed
+        compacted = compaction.compact(root, now=NOW)
+        assert compaction.compact(tmp_path / "file", now=NOW).events_after == compacted.events_after
+        assert compacted.kept_aside == str(root / "db/before-compaction-1")
+        short = ok(root)
+        assert short == ok(tmp_path / "file") and len(short) < len(log)
+        assert not compaction.compact(root, now=NOW).changed
+        with closing(PostgresStore(site, lambda _: None)) as store:
+            assert store.head() == json.loads(short[-1])["position"]
+
+        # a replica that took over without the last commits
+        last = json.loads(short[-2])
+        c.execute(f"DELETE FROM {schema}.events WHERE position > {last['position']}")
+        checksum = bytes.fromhex(last["checksum"])
+        c.execute(f"UPDATE {schema}.lease SET position = {last['position']}, checksum = %s", [checksum])
+    with pytest.raises(Refusal, match="db repair") as behind:
+        PostgresStore(site, lambda _: None)
+    assert behind.value.code == "storeDamaged"
+    damage = examine(root)
+    assert damage.cut and damage.path == site.address.name
+    assert damage.lost_up_to == json.loads(short[-1])["position"]
+    repaired = repair(root)
+    assert repaired.kept_aside == str(root / "db/before-repair-1")
+    with closing(PostgresStore(site, lambda _: None)) as store:
+        (event,) = (s.event for s in store.read_all(last["position"]))
+        assert isinstance(event, LogSetBack) and event.lost_up_to == damage.lost_up_to
+    ok(root)
+
+    # a backup, also after the database was lost
+    with server.connect() as c:
+        c.execute(f"DROP SCHEMA {schema} CASCADE")
+    assert check(root).problems[0].what.startswith(site.address.name)
+    restored = backups.restore(root, tmp_path / "backup", replace=True)
+    assert restored.lost_up_to > damage.lost_up_to and ok(root)[: len(log)] == log
+    with closing(PostgresStore(site, lambda _: None)) as store:
+        assert store.head() == restored.lost_up_to + 1
