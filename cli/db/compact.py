@@ -45,6 +45,7 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
     """
     from ...db.maintenance import compaction
     from ...db.store import head_file
+    from ...db.store.database_marker import named_database
 
     s = session()
     rules: dict[str, Any] = {
@@ -55,7 +56,7 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
     root = store_root(s)
     if dry_run:
         done = compaction.estimate(root, **rules)
-    elif head_file.is_locked(root / "db"):
+    elif head_file.is_locked(root / "db") and named_database(root) is None:
         done = _compact_online(s, root, older_than * DAY_SECS, keep=not no_keep)
     else:
         done = compaction.compact(root, keep=not no_keep, **rules)

@@ -55,6 +55,9 @@ class PostgresStore(StoreReads):
         else:
             self._writer.put(_storable(encode_batch(batch, done, self._era)))
 
+    def stalled(self) -> bool:
+        return self._writer.stalled
+
     def resume(self) -> None:
         if self._closed:
             raise Refusal("storageUnavailable", "the event store is closed")

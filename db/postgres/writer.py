@@ -43,6 +43,8 @@ from .schema import (
 RETRY_SECS = 0.2
 #: Wait between two tries to connect while nothing is written.
 RECONNECT_SECS = 0.5
+#: A commit of this time counts as stalled: its outcome may stay unknown until the database is back.
+STALL_SECS = 5.0
 #: A store that is closed waits this long for an unknown outcome.
 CLOSE_SECS = 10.0
 
@@ -67,6 +69,8 @@ class Writer(CommitThread[None]):
         self._ages = ReceiptRetention(fenced, opened.receipts, monotonic)
         self._periods = PeriodMerge(fenced)
         self._closing = threading.Event()
+        #: when the present commit began (monotonic)
+        self._storing: float | None = None
         self._renewed = time.monotonic()
         self.start()
 
@@ -75,6 +79,11 @@ class Writer(CommitThread[None]):
     @property
     def connected(self) -> bool:
         return not self._raw.closed
+
+    @property
+    def stalled(self) -> bool:
+        began = self._storing
+        return began is not None and time.monotonic() - began > STALL_SECS
 
     def closing(self) -> None:
         """Limit the wait for an unknown outcome from now on."""
@@ -103,6 +112,13 @@ class Writer(CommitThread[None]):
             raise
 
     def _store(self, group: CommitGroup) -> None:
+        self._storing = time.monotonic()
+        try:
+            self._commit_group(group)
+        finally:
+            self._storing = None
+
+    def _commit_group(self, group: CommitGroup) -> None:
         raw = self._connected()
         kinds = {(r.type, r.schema) for r in group.rows} - self._kinds
         try:

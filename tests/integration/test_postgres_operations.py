@@ -17,16 +17,18 @@ from kill_points import killed_at_every_step
 from jobscribe.db.events.events import LogSetBack, SupervisorStarted, job_stream
 from jobscribe.db.maintenance import backup as backups
 from jobscribe.db.maintenance import compaction
-from jobscribe.db.maintenance.log_source import log_source
+from jobscribe.db.maintenance.log_source import log_source, store_path
 from jobscribe.db.maintenance.move import move_to_file, move_to_postgres
 from jobscribe.db.maintenance.rebuild import rebuild
 from jobscribe.db.maintenance.repair import examine, repair
 from jobscribe.db.maintenance.verification import check, events_of, export
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.postgres.store import PostgresStore
+from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.database_marker import name_database, named_database
 from jobscribe.protocol.errors import Refusal
 from jobscribe.runtime.store_address import parsed
+from jobscribe.supervisor.process.event_log import EventLog, PostgresLog
 
 ROOT_ID = "abcdefghijkl"
 
@@ -129,3 +131,44 @@ def test_commands_on_a_log_in_postgres_do_what_they_do_on_a_file(
     assert restored.lost_up_to > damage.lost_up_to and ok(root)[: len(log)] == log
     with closing(PostgresStore(site, lambda _: None)) as store:
         assert store.head() == restored.lost_up_to + 1
+
+
+def test_a_move_back_that_is_killed_leaves_one_owner_with_the_whole_log(
+    server: postgres_server.Server, root: Path, tmp_path: Path
+) -> None:
+    log, url = ok(root), server.url()
+    site = moved(root, url)
+    shutil.rmtree(root / "db/before-move-1")
+    owners = []
+
+    def healed(place: Path) -> None:
+        in_file, in_database = EventLog(place), PostgresLog(place, url, None)
+        refused = []
+        for one in (in_file, in_database):
+            try:
+                one.check()
+            except Refusal as e:
+                refused.append((one, e))
+        ((other, why),) = refused
+        owners.append("database" if other is in_file else "file")
+        assert list(export(place)) == log
+        if other is in_file:
+            PostgresStore(site._replace(folder=place / "db"), lambda _: None).close()
+            assert "store.url is not set" in why.sentence
+            move_to_file(place)
+        assert ok(place) == log and named_database(place) is None
+        SqliteStore(store_path(place), lambda _: None).close()
+        with pytest.raises(Refusal, match="remove store.url"):
+            in_database.check()
+        with server.connect() as c:
+            c.execute(f"UPDATE {site.address.schema}.site SET root_id = %s", [ROOT_ID])
+
+    assert killed_at_every_step(root, tmp_path / "place", move_to_file, healed) > 3
+    assert {"database", "file"} == set(owners)
+
+    # the database refuses by name what it lost, and takes the log again
+    move_to_file(root)
+    with pytest.raises(Refusal, match="was moved to the file of its root") as old:
+        PostgresStore(site, lambda _: None)
+    assert old.value.code == "foreignParts"
+    assert moved(root, url) == site and ok(root) == log
