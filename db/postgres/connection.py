@@ -5,6 +5,8 @@ store tests every statement on both.
 """
 
 import functools
+import os
+import pwd
 import re
 import time
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Conninfo, TransactionStatus
 
 from ...protocol.errors import Refusal
 from ...runtime.store_address import StoreAddress
@@ -38,6 +40,25 @@ _FATAL = ("23", "42", "XX")
 DENIED = "42501"
 #: The fence of a commit.
 FENCED = "22012"
+#: What libpq takes for parameters that are not set, where it does not take an empty text for that.
+_IMPLIED = {
+    "sslcertmode": "allow",
+    "min_protocol_version": "3.0",
+    "max_protocol_version": "3.0",
+}
+#: No value of these means that they are not set. A service sets only what nobody else does, and a
+#: required way to authenticate only refuses more.
+_LEFT = (b"service", b"require_auth")
+#: Parameters of every connection.
+_SET: dict[str, Any] = {
+    "connect_timeout": CONNECT_SECS,
+    "application_name": "jobscribe supervisor",
+    "client_encoding": "UTF8",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
 _REPLACED = (
     (re.compile("%"), "%%"),
     (re.compile(r"\?"), "%s"),
@@ -113,11 +134,22 @@ def _bounded(gen: PQGen[RV]) -> PQGen[RV]:
 
 
 def _settled(address: StoreAddress) -> dict[str, Any]:
-    """Return the parameters of the address. Those that say where the connection goes and how it is
-    protected are set, so that no variable of the environment (PGHOSTADDR, PGSERVICE, ...) sets them.
+    """Return the parameters of the address. Every other one that a variable of the environment could
+    set (PGUSER, PGPASSWORD, PGSSLROOTCERT, ...) has the default that libpq has without variables.
     """
-    own = {"host": "", "hostaddr": "", "port": "5432", "options": "", "sslmode": "prefer"}
-    return own | conninfo_to_dict(address.url)
+    given = conninfo_to_dict(address.url)
+    user = given.get("user") or pwd.getpwuid(os.geteuid()).pw_name
+    return _defaults() | {"port": "5432", "user": user, "dbname": str(user)} | given
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return {
+        (name := option.keyword.decode()): (option.compiled or b"").decode()
+        or _IMPLIED.get(name, "")
+        for option in Conninfo.get_defaults()
+        if option.envvar and option.keyword not in _LEFT
+    }
 
 
 def connect(
@@ -134,17 +166,10 @@ def connect(
     password = (
         None if password_file is None else Path(password_file).read_text(errors="replace").strip()
     )
+    own = {"password": password} if password else {}
     raw = _Bounded.connect(
-        **_settled(address),
+        **(_settled(address) | _SET | own),
         autocommit=True,
-        password=password,
-        connect_timeout=CONNECT_SECS,
-        application_name="jobscribe supervisor",
-        client_encoding="UTF8",
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=20_000,
     )
     try:
         raw.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(address.schema)))

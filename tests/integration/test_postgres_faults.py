@@ -409,6 +409,32 @@ def test_a_server_process_that_hangs_delays_reads_and_commits_for_a_limited_time
         monkeypatch.undo()
         disk.appended(5)
 
+        # another thread makes a new connection, and reads are refused until it has one
+        allowed = threading.Event()
+
+        def slowly(*args: Any, **options: Any) -> Any:
+            assert allowed.wait(DEADLINE)
+            return connection.connect(*args, **options)
+
+        monkeypatch.setattr(reader, "connect", slowly)
+        disk.store._reader._own.raw.close()
+        for _ in range(2):
+            with pytest.raises(StoreUnreachable, match="a new one is being made"):
+                disk.store.read_all()
+        allowed.set()
+        wait(disk._resumed)
+        in_log(disk)
+
+        # a commit without an answer is known to be one
+        assert not disk.store.stalled()
+        monkeypatch.setattr(writer, "STALL_SECS", 0.0)
+        with server.connect() as c, c.transaction():
+            c.execute(f"SELECT 1 FROM {disk.site.address.schema}.lease FOR UPDATE")
+            disk.append(100)
+            wait(disk.store.stalled)
+        disk.settle(100)
+        assert not disk.store.stalled() and isinstance(disk.results[100], Appended)
+
 
 def _continue(*pids: int) -> None:
     for pid in pids:
@@ -427,6 +453,16 @@ def test_the_environment_leads_no_connection_elsewhere(
         "PGSERVICE": "other",
         "PGSERVICEFILE": str(services),
         "PGPORT": "9",
+        "PGUSER": "nobody-there",
+        "PGDATABASE": "nothing",
+        "PGPASSWORD": "wrong",
+        "PGPASSFILE": str(services),
+        "PGSSLROOTCERT": "/nothing",
+        "PGSSLCERT": "/nothing",
+        "PGREQUIREPEER": "nobody-there",
+        "PGTARGETSESSIONATTRS": "standby",
+        "PGGSSENCMODE": "require",
+        "PGCHANNELBINDING": "require",
     }.items():
         monkeypatch.setenv(name, value)
     disk = Disk(server.url(), tmp_path)
