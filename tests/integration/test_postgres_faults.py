@@ -4,7 +4,9 @@ has, a supervisor without the lease writes nothing, and a store is resumed witho
 
 import os
 import queue
+import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -41,8 +43,10 @@ class Disk:
         self.point: Callable[[str], None] = lambda _: None
         self.store = PostgresStore(self.site, self.calls.put, point=lambda p: self.point(p))
 
-    def append(self, number: int, stream: str | None = None, version: int = 0) -> None:
-        event = SupervisorStarted(at=1.0, session=number, pid=1, boot_id="b", version="1")
+    def append(
+        self, number: int, stream: str | None = None, version: int = 0, text: str = "1"
+    ) -> None:
+        event = SupervisorStarted(at=1.0, session=number, pid=1, boot_id="b", version=text)
         batch = Batch(writes=(Write(stream or f"s{number}", version, (event,)),))
         self.store.append(batch, lambda r: self.results.__setitem__(number, r))
 
@@ -51,8 +55,8 @@ class Disk:
         while not self.results.keys() >= set(numbers):
             self.calls.get(timeout=max(0.1, deadline - time.monotonic()))()
 
-    def now(self, number: int) -> Appended | Refusal:
-        self.append(number)
+    def now(self, number: int, text: str = "1") -> Appended | Refusal:
+        self.append(number, text=text)
         self.settle(number)
         return self.results[number]
 
@@ -472,3 +476,40 @@ def test_the_environment_leads_no_connection_elsewhere(
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
     assert lease.RENEW_SECS * 3 < lease.LEASE_SECS and writer.RECONNECT_SECS < lease.RENEW_SECS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_full_disk_of_the_server_refuses_by_name_until_there_is_room(
+    server: postgres_server.Server, tmp_path: Path
+) -> None:
+    small = server.folder / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700,uid=postgres", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this machine does not allow a mount")
+    try:
+        with server.connect() as c:
+            c.execute("CREATE ROLE squeezed LOGIN")
+            c.execute(f"CREATE TABLESPACE small OWNER squeezed LOCATION '{small}'")
+            c.execute("ALTER ROLE squeezed SET default_tablespace = small")
+            c.execute("GRANT CREATE ON DATABASE postgres TO squeezed")
+            disk = Disk(server.url(user="squeezed"), tmp_path)
+            schema = disk.site.address.schema
+            with closing(disk.store):
+                number = 1
+                while isinstance(disk.now(number, random.randbytes(20_000).hex()), Appended):
+                    number += 1
+                result = disk.results[number]
+                assert isinstance(result, Refusal) and result.code == "storageUnavailable"
+                assert number > 5 and "No space left on device (53100)" in result.sentence
+                in_log(disk)  # reads work, and later appends are refused in the same way
+                again = disk.now(number + 1, random.randbytes(20_000).hex())
+                assert isinstance(again, Refusal) and "53100" in again.sentence
+                subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
+                disk.resume()
+                assert isinstance(disk.now(number + 2, random.randbytes(20_000).hex()), Appended)
+                in_log(disk)
+            c.execute(f"DROP SCHEMA {schema} CASCADE")
+            c.execute("DROP TABLESPACE small")
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
