@@ -17,16 +17,19 @@ import msgspec
 import psycopg
 
 from ...protocol.errors import Refusal
+from ..events.events import SYSTEM
 from ..sql.commit_thread import CommitThread
 from ..sql.receipt_retention import ReceiptRetention
 from ..sql.statements import Rows
 from ..sql.usage_table import PeriodMerge
-from ..store.contract import Deliver, IndexRow
+from ..store.checksum_chain import Broken
+from ..store.contract import Appended, Deliver, IndexRow, Stored
 from ..store.group_commit import CommitGroup, Listener, Point
 from ..store.head_file import DurablePosition
 from . import lease
 from .connection import FENCED, Connection, Raw, connect, describe, is_lost, is_retryable
 from .lease import FENCE, LEASE_SECS, RENEW_SECS
+from .log_exchange import Exchanged, LogExchange, PendingExchange
 from .opening import Opened
 from .schema import (
     DELETE_RECEIPTS,
@@ -49,7 +52,7 @@ STALL_SECS = 5.0
 CLOSE_SECS = 10.0
 
 
-class Writer(CommitThread[None]):
+class Writer(CommitThread[PendingExchange]):
     """The owner's thread calls `put`, `resumed`, `stopped` and `close`."""
 
     def __init__(
@@ -130,7 +133,7 @@ class Writer(CommitThread[None]):
         except psycopg.Error as e:
             if is_lost(raw, e):
                 raw.close()
-                if not self._in_log(group):
+                if not self._known(lambda: self._has(group)):
                     raise
             else:
                 self._reset(raw, e)
@@ -172,8 +175,62 @@ class Writer(CommitThread[None]):
         # `_store` raises only for a group that is not in the log
         return is_retryable(error)
 
-    def _perform(self, task: None) -> None:
-        raise AssertionError("no tasks")
+    # ---- exchange of the log
+
+    def _perform(self, task: PendingExchange) -> None:
+        """Replace the log by another one with the same jobs, between two commits."""
+        self._storing = time.monotonic()
+        try:
+            result, events = self._exchanged(task.exchange)
+        finally:
+            self._storing = None
+        self._report(events, [(task.done, result)])
+
+    def _exchanged(self, exchange: LogExchange) -> tuple[Appended | Refusal, list[Stored]]:
+        if self.dead is not None:
+            return self.dead, []
+        new: Exchanged | None = None
+        raw = self._raw
+        try:
+            raw = self._connected()
+            with raw.transaction():
+                new = exchange.replace(
+                    Connection(raw), self._log, lambda head: self._fence(raw, head)
+                )
+        except Refusal as e:
+            return e, []
+        except (psycopg.Error, Broken, OSError) as e:
+            failed = self._exchange_failed(raw, new, e)
+            if failed is not None:
+                return failed, []
+        assert new is not None
+        self._log, self._kinds = new.head, set(new.kinds)
+        self._versions[SYSTEM] = new.closing.version
+        try:
+            self._witness(self._log)
+        except Exception as e:
+            self._die(f"the head file of the event store cannot be written: {self._described(e)}")
+            return self.dead or Refusal("storageUnavailable", ""), []
+        self.head = self._log.position
+        return Appended(self.head, self.head), [new.closing]
+
+    def _exchange_failed(self, raw: Raw, new: Exchanged | None, error: Exception) -> Refusal | None:
+        """Return the refusal of an exchange; None if it is in the log all the same."""
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            return Refusal("conflict", "the log is being read, for example by a backup")
+        if isinstance(error, psycopg.Error) and error.sqlstate == FENCED:
+            return self._fenced(raw)
+        if is_lost(raw, error):
+            raw.close()
+            if new is not None and self._known(lambda: self._ends_at(new.head)):
+                return None
+        return self.dead or Refusal(
+            "storageUnavailable", f"the log cannot be exchanged: {describe(error)}"
+        )
+
+    def _ends_at(self, head: DurablePosition) -> bool:
+        row = self._raw.execute("SELECT position, checksum FROM lease").fetchone()
+        return row is not None and (row[0], bytes(row[1])) == head
 
     # ---- the connection
 
@@ -232,14 +289,14 @@ class Writer(CommitThread[None]):
         assert self.dead is not None
         return self.dead
 
-    def _in_log(self, group: CommitGroup) -> bool:
-        """Return whether the group of a lost connection is in the log. Waits for the database."""
+    def _known(self, committed: Callable[[], bool]) -> bool:
+        """Return whether the transaction of a lost connection is in the log. Waits for the database."""
         deadline = None
         while True:
             try:
                 if self._raw.closed:
                     self._again_or_dead()
-                return self._has(group)
+                return committed()
             except (psycopg.Error, OSError) as e:
                 if is_lost(self._raw, e):
                     self._raw.close()

@@ -2,30 +2,39 @@
 different ages: the same results as with a SQLite file, and one owner of the log after each kill.
 """
 
+import itertools
 import json
-import os
+import queue
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import postgres_server
 import pytest
 from compaction_fixtures import JIDS, NOW, fill
 from event_strategies import life
 from kill_points import killed_at_every_step
+from store_fixtures import append, evolved
 
-from jobscribe.db.events.events import LogSetBack, SupervisorStarted, job_stream
+from jobscribe.db.events.events import LogCompacted, LogSetBack, job_stream
+from jobscribe.db.events.state import Job
 from jobscribe.db.maintenance import backup as backups
-from jobscribe.db.maintenance import compaction
+from jobscribe.db.maintenance import compaction, database_compaction
+from jobscribe.db.maintenance.compaction import DAY
+from jobscribe.db.maintenance.database_compaction import DatabaseExchange
 from jobscribe.db.maintenance.log_source import log_source, store_path
 from jobscribe.db.maintenance.move import move_to_file, move_to_postgres
 from jobscribe.db.maintenance.rebuild import rebuild
 from jobscribe.db.maintenance.repair import examine, repair
-from jobscribe.db.maintenance.verification import check, events_of, export
+from jobscribe.db.maintenance.verification import check, check_file, events_of, export
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.postgres.store import PostgresStore
 from jobscribe.db.sqlite.store import SqliteStore
+from jobscribe.db.store.contract import Appended, Batch, Stored, Write
 from jobscribe.db.store.database_marker import name_database, named_database
+from jobscribe.db.store.job_index import index_row
 from jobscribe.protocol.errors import Refusal
 from jobscribe.runtime.store_address import parsed
 from jobscribe.supervisor.process.event_log import EventLog, PostgresLog
@@ -109,7 +118,9 @@ def test_commands_on_a_log_in_postgres_do_what_they_do_on_a_file(
         last = json.loads(short[-2])
         c.execute(f"DELETE FROM {schema}.events WHERE position > {last['position']}")
         checksum = bytes.fromhex(last["checksum"])
-        c.execute(f"UPDATE {schema}.lease SET position = {last['position']}, checksum = %s", [checksum])
+        c.execute(
+            f"UPDATE {schema}.lease SET position = {last['position']}, checksum = %s", [checksum]
+        )
     with pytest.raises(Refusal, match="db repair") as behind:
         PostgresStore(site, lambda _: None)
     assert behind.value.code == "storeDamaged"
@@ -131,6 +142,81 @@ def test_commands_on_a_log_in_postgres_do_what_they_do_on_a_file(
     assert restored.lost_up_to > damage.lost_up_to and ok(root)[: len(log)] == log
     with closing(PostgresStore(site, lambda _: None)) as store:
         assert store.head() == restored.lost_up_to + 1
+
+
+def test_a_compaction_beside_a_supervisor_exchanges_the_log_between_two_commits(
+    server: postgres_server.Server, root: Path, tmp_path: Path
+) -> None:
+    log = ok(root)
+    site = moved(root, server.url())
+    calls: queue.Queue[Callable[[], None]] = queue.Queue()
+    store = PostgresStore(site, calls.put)
+    numbers = itertools.count()
+
+    def appended() -> None:
+        jid = f"{JIDS[0].partition('-')[0]}-later{next(numbers):03d}-command"
+        events = tuple(life(1, NOW, jid))
+        job, used = evolved(Job(jid=jid), events)
+        batch = Batch(
+            writes=(Write(job_stream(jid), 0, events),), index=(index_row(job),), usage=used
+        )
+        assert isinstance(append(store, calls, batch), Appended)
+
+    def exchanged(with_: DatabaseExchange) -> Appended | Refusal:
+        results: list[Appended | Refusal] = []
+        store.exchange(with_, results.append)
+        while not results:
+            calls.get(timeout=60)()
+        return results[0]
+
+    class Lost(DatabaseExchange):
+        """Loses the connection at the end, before or after its COMMIT."""
+
+        def __init__(self, committed: bool) -> None:
+            super().__init__(NOW)
+            self._committed = committed
+
+        def replace(self, connection: Any, *rest: Any) -> Any:
+            new = super().replace(connection, *rest)
+            if self._committed:
+                connection.raw.execute(b"COMMIT")
+            pid = connection.raw.info.backend_pid
+            with server.connect() as c:
+                c.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
+            return new
+
+    with closing(store):
+        appended()
+        jobs, usage = store.jobs(limit=100), store.usage(0, 2e9)
+        prepared = database_compaction.prepare(root, older_than_secs=NOW - 1.7e9 - DAY)
+        assert prepared.changed and prepared.kept_aside == str(root / "db/before-compaction-1")
+        assert check_file(Path(prepared.kept_aside, "events.sqlite"), None).ok
+        appended()
+        with log_source(root).snapshot() as reading:
+            reading.execute("SELECT count(*) FROM events").fetchone()
+            busy = exchanged(DatabaseExchange(NOW))
+        assert isinstance(busy, Refusal) and busy.code == "conflict"
+        assert database_compaction.catch_up(root) == 6 and not database_compaction.catch_up(root)
+        appended()
+        lost = exchanged(Lost(committed=False))
+        assert isinstance(lost, Refusal) and lost.code == "storageUnavailable"
+        appended()
+        listened: list[Stored] = []
+        store.listen(listened.extend)
+        done = exchanged(Lost(committed=True))
+        assert isinstance(done, Appended) and done.last == store.head() == listened[-1].position
+        assert isinstance(listened[-1].event, LogCompacted)
+        appended()
+        short = [json.loads(line)["position"] for line in export(root)]
+        assert len(short) < len(log) and check(root).problems == []
+        assert [j for j in store.jobs(limit=100) if "later" not in j.jid] == jobs[1:]
+        assert store.usage(0, NOW - 10 * DAY) == [u for u in usage if u.start < NOW - 10 * DAY]
+        missing = exchanged(DatabaseExchange(NOW))
+        assert isinstance(missing, Refusal) and missing.code == "notFound"
+        assert not store.stalled()
+    PostgresStore(site, calls.put).close()
+    rebuild(root)
+    assert len(ok(root)) == len(short)
 
 
 def test_a_move_back_that_is_killed_leaves_one_owner_with_the_whole_log(
@@ -158,7 +244,7 @@ def test_a_move_back_that_is_killed_leaves_one_owner_with_the_whole_log(
             move_to_file(place)
         assert ok(place) == log and named_database(place) is None
         SqliteStore(store_path(place), lambda _: None).close()
-        with pytest.raises(Refusal, match="remove store.url"):
+        with pytest.raises(Refusal, match=r"remove store\.url"):
             in_database.check()
         with server.connect() as c:
             c.execute(f"UPDATE {site.address.schema}.site SET root_id = %s", [ROOT_ID])
