@@ -13,6 +13,7 @@ from ..sql import statements
 from ..sql.statements import JOB_COLUMNS, USAGE_COLUMNS, Inserts, SqlConnection, insert, rows_after
 from ..store.checksum_chain import START, Broken, follow
 from ..store.head_file import DurablePosition
+from .arrays import columns
 from .connection import FENCED, Raw, connect, is_lost, refusal
 from .lease import FENCE, LEASE_SECS
 from .maintenance import Held
@@ -157,4 +158,4 @@ def _pages(rows: Iterable[Sequence[Any]]) -> Iterable[list[Sequence[Any]]]:
 
 
 def _insert(raw: Raw, statement: bytes, rows: list[Sequence[Any]]) -> None:
-    raw.execute(statement, [list(column) for column in zip(*rows, strict=True)])
+    raw.execute(statement, columns(rows, 0))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..store.contract import Done, Stored
 from ..store.head_file import DurablePosition
+from .arrays import columns
 from .connection import Connection, Raw
 from .schema import INSERT_EVENTS, INSERT_KINDS, INSERT_NAMES
 
@@ -72,7 +73,7 @@ def add_rows(raw: Raw, rows: Sequence[Sequence[Any]], names: Iterable[Sequence[A
         (INSERT_NAMES.replace(b"INTO names", b"INTO names_new"), list(names)),
     ):
         if added:
-            raw.execute(statement, [list(column) for column in zip(*added, strict=True)])
+            raw.execute(statement, columns(added, 0))
 
 
 def lock_log(raw: Raw) -> None:
@@ -88,4 +89,4 @@ def put_in_place(raw: Raw, kinds: Iterable[tuple[str, int]]) -> None:
         raw.execute(f"ALTER TABLE {name}_new RENAME TO {name}".encode())
     raw.execute("DROP TABLE compaction")
     raw.execute("DELETE FROM kinds")
-    raw.execute(INSERT_KINDS, [list(column) for column in zip(*sorted(kinds), strict=True)])
+    raw.execute(INSERT_KINDS, columns(sorted(kinds), 0))

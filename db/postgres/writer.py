@@ -1,5 +1,5 @@
-"""The writer thread of the PostgreSQL store: each group is one pipeline, which begins with the fence
-and ends with COMMIT.
+"""The writer thread of the PostgreSQL store: each group is one statement, which begins with the fence
+and is a transaction.
 
 If the connection is lost in between, the outcome is unknown: the writer connects again, takes the
 next epoch, so that nothing of the old connection can arrive later, and reads whether the group is in
@@ -23,25 +23,18 @@ from ..sql.receipt_retention import ReceiptRetention
 from ..sql.statements import Rows
 from ..sql.usage_table import PeriodMerge
 from ..store.checksum_chain import Broken
-from ..store.contract import Appended, Deliver, IndexRow, Stored
+from ..store.contract import Appended, Deliver, Stored
 from ..store.group_commit import CommitGroup, Listener, Point
 from ..store.head_file import DurablePosition
 from . import lease
+from .arrays import columns
 from .connection import FENCED, Connection, Raw, connect, describe, is_lost, is_retryable
 from .lease import FENCE, LEASE_SECS, RENEW_SECS
 from .log_exchange import Exchanged, LogExchange, PendingExchange
 from .opening import Opened
-from .schema import (
-    DELETE_RECEIPTS,
-    INSERT_EVENTS,
-    INSERT_JOBS,
-    INSERT_KINDS,
-    INSERT_NAMES,
-    INSERT_RECEIPTS,
-    INSERT_USAGE,
-    VERSIONS,
-)
+from .schema import GROUP_COLUMNS, VERSIONS, group_statement
 
+COMMIT_GROUP = group_statement(FENCE)
 #: Wait between two tries to connect while an outcome is unknown.
 RETRY_SECS = 0.2
 #: Wait between two tries to connect while nothing is written.
@@ -125,11 +118,7 @@ class Writer(CommitThread[PendingExchange]):
         raw = self._connected()
         kinds = {(r.type, r.schema) for r in group.rows} - self._kinds
         try:
-            with raw.pipeline():
-                raw.execute(b"BEGIN")
-                self._fence(raw, DurablePosition(group.position, group.checksum))
-                self._insert(raw, group, sorted(kinds))
-                raw.execute(b"COMMIT")
+            self._send(raw, group, sorted(kinds))
         except psycopg.Error as e:
             if is_lost(raw, e):
                 raw.close()
@@ -148,22 +137,22 @@ class Writer(CommitThread[PendingExchange]):
         head = head or self._log
         raw.execute(FENCE, (*head, LEASE_SECS, self._epoch, *self._log))
 
-    def _insert(self, raw: Raw, group: CommitGroup, kinds: list[tuple[str, int]]) -> None:
+    def _send(self, raw: Raw, group: CommitGroup, kinds: list[tuple[str, int]]) -> None:
+        """Commit the group: one statement is one transaction with one round trip."""
         receipts = {(r.uid, r.req_id): r for r in group.receipts}
-        for statement, rows in (
-            (INSERT_EVENTS, group.rows),
-            (INSERT_JOBS, [_columns(r) for r in group.index.values()]),
-            (DELETE_RECEIPTS, list(receipts)),
-            (
-                INSERT_RECEIPTS,
-                [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in receipts.values()],
-            ),
-            (INSERT_NAMES, [(n.name, n.what, n.stream) for n in group.names]),
-            (INSERT_USAGE, [msgspec.structs.astuple(r) for r in group.usage.values()]),
-            (INSERT_KINDS, kinds),
-        ):
-            if rows:
-                raw.execute(statement, [list(column) for column in zip(*rows, strict=True)])
+        rows: tuple[Sequence[Sequence[Any]], ...] = (
+            group.rows,
+            [msgspec.structs.astuple(r) for r in group.index.values()],
+            [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in receipts.values()],
+            [(n.name, n.what, n.stream) for n in group.names],
+            [msgspec.structs.astuple(r) for r in group.usage.values()],
+            kinds,
+        )
+        head = (group.position, group.checksum)
+        values = [*head, LEASE_SECS, self._epoch, *self._log]
+        for table, count in zip(rows, GROUP_COLUMNS, strict=True):
+            values += columns(table, count)
+        raw.execute(COMMIT_GROUP, values, prepare=True)
 
     def _witness(self, log: DurablePosition) -> None:
         self._head_file.write(*log)
@@ -393,8 +382,3 @@ def _has_news(raw: Raw) -> bool:
     poll.register(raw.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
-
-def _columns(r: IndexRow) -> tuple[Any, ...]:
-    row = msgspec.structs.asdict(r)
-    row["busy"] = int(r.busy)
-    return tuple(row.values())

@@ -172,15 +172,14 @@ def test_a_commit_whose_answer_was_lost_is_reported_as_it_ended(
     disk = Disk(server.url(), tmp_path)
     with closing(disk.store):
         assert isinstance(disk.now(1), Appended)
-        insert = disk.store._writer._insert
+        send = disk.store._writer._send
 
         def lose(raw: Any, group: Any, kinds: Any) -> None:
-            insert(raw, group, kinds)
             if committed:
-                raw.execute(b"COMMIT")
+                send(raw, group, kinds)
             raw.execute(b"SELECT pg_terminate_backend(pg_backend_pid())")
 
-        monkeypatch.setattr(disk.store._writer, "_insert", lose)
+        monkeypatch.setattr(disk.store._writer, "_send", lose)
         result = disk.now(2)
         monkeypatch.undo()
         assert isinstance(result, Appended) == committed
