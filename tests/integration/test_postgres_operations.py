@@ -226,6 +226,15 @@ def test_a_move_back_that_is_killed_leaves_one_owner_with_the_whole_log(
     site = moved(root, url)
     shutil.rmtree(root / "db/before-move-1")
     owners = []
+    with server.connect() as c:
+        table = f"{site.address.schema}.events"
+        right = c.execute(f"SELECT body FROM {table} WHERE position = 9").fetchone()
+        c.execute(f"UPDATE {table} SET body = '{{}}' WHERE position = 9")
+        with pytest.raises(Refusal, match="position 9|checksum") as damaged:
+            move_to_file(root)
+        assert damaged.value.code == "storeDamaged" and named_database(root)
+        assert not store_path(root).exists() and not check(root).ok
+        c.execute(f"UPDATE {table} SET body = %s WHERE position = 9", right)
 
     def healed(place: Path) -> None:
         in_file, in_database = EventLog(place), PostgresLog(place, url, None)
