@@ -20,6 +20,7 @@ import pytest
 
 from jobscribe.db.events.events import SupervisorStarted
 from jobscribe.db.postgres import connection, lease, opening, reader, writer
+from jobscribe.db.postgres.arrays import array, columns
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.postgres.store import PostgresStore
 from jobscribe.db.store.contract import Appended, Batch, StoreUnreachable, Write
@@ -471,6 +472,22 @@ def test_the_environment_leads_no_connection_elsewhere(
     disk = Disk(server.url(), tmp_path)
     with closing(disk.store):
         assert isinstance(disk.now(1), Appended)
+
+
+def test_columns_arrive_as_they_were_sent(server: postgres_server.Server) -> None:
+    sent = {
+        "text": ['a"b\\c{},', "", "NULL", None, "\t\n ", "\u00e9\U0001f600", "'"],
+        "bigint": [0, -1, 2**62, None],
+        "float8": [0.1, 1e300, 5e-324, float("inf"), None],
+        "bytea": [b"", b"\0\xff\\", None],
+    }
+    with server.connect() as c:
+        for kind, values in sent.items():
+            assert c.execute(f"SELECT %s::{kind}[]", [array(values)]).fetchone() == (values,)
+    assert columns([], 2) == ["{}", "{}"] and columns([(1, "a"), (2, "b")], 2) == [
+        "{1,2}",
+        '{"a","b"}',
+    ]
 
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
