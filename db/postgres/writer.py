@@ -381,4 +381,3 @@ def _has_news(raw: Raw) -> bool:
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-

@@ -230,7 +230,7 @@ def test_a_move_back_that_is_killed_leaves_one_owner_with_the_whole_log(
         table = f"{site.address.schema}.events"
         right = c.execute(f"SELECT body FROM {table} WHERE position = 9").fetchone()
         c.execute(f"UPDATE {table} SET body = '{{}}' WHERE position = 9")
-        with pytest.raises(Refusal, match="position 9|checksum") as damaged:
+        with pytest.raises(Refusal, match=r"position 9|checksum") as damaged:
             move_to_file(root)
         assert damaged.value.code == "storeDamaged" and named_database(root)
         assert not store_path(root).exists() and not check(root).ok
