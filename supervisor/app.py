@@ -22,7 +22,6 @@ from ..db.events.events import SYSTEM, Event, SupervisorStarted, SupervisorStopp
 from ..db.events.state import Job, Task
 from ..db.maintenance.checkpoints import is_rolled_back, last_session, serial_floor
 from ..db.records.record_files import RecordWriter, catch_up
-from ..db.sqlite.store import SqliteStore
 from ..db.store.contract import Appended, Batch, Write
 from ..protocol.api import device_logins
 from ..protocol.api.requests import RunSpec
@@ -313,7 +312,7 @@ class _Supervisor:
             self._root.path,
         )
         self._log_compaction = LogCompaction(
-            self._store if isinstance(self._store, SqliteStore) else None,
+            self._store,
             self.log,
             self._clock.wall,
             root=root.path,

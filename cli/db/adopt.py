@@ -1,7 +1,7 @@
 """`jobscribe db adopt`: a new identity for a copied root."""
 
 from ..session.session import command, session
-from .store_access import locked_root, print_result
+from .store_access import file_root, locked_root, print_result
 
 
 @command()
@@ -15,6 +15,7 @@ def adopt() -> None:
     from ...supervisor.process import root_identity
 
     s = session()
+    file_root(s)
     with locked_root(s) as root:
         done = root_identity.adopt(root)
     lines = [f"{root} is now a separate root with the id {done.root_id}"]

@@ -72,27 +72,38 @@ def _compact_online(s: Session, root: Path, older_than_secs: float, *, keep: boo
     import msgspec
 
     from ...client.api.errors import ClientError
-    from ...db.maintenance import online_compaction
+    from ...db.maintenance import database_compaction, online_compaction
     from ...db.maintenance.new_log import Compacted
+    from ...db.store.database_marker import named_database
 
     progress = progress_reporter(s)
-    done = online_compaction.prepare(root, older_than_secs=older_than_secs, progress=progress)
+    if named_database(root) is None:
+        catch_up, discard = online_compaction.catch_up, online_compaction.discard
+        done = online_compaction.prepare(root, older_than_secs=older_than_secs, progress=progress)
+    else:
+        catch_up, discard = database_compaction.catch_up, database_compaction.discard
+        done = database_compaction.prepare(
+            root, older_than_secs=older_than_secs, progress=progress, keep=keep
+        )
     if not done.changed:
         return done
+    aside = done.kept_aside
     client = s.client()
     try:
         for left in reversed(range(TRIES)):
             try:
-                return msgspec.convert(client.operating.log_exchange(keep=keep), Compacted)
+                exchanged = msgspec.convert(client.operating.log_exchange(keep=keep), Compacted)
+                exchanged.kept_aside = exchanged.kept_aside or aside
+                return exchanged
             except ClientError as e:
                 if e.code != "conflict" or not left:
                     raise
             s.screen.progress("waiting: the log is being read or has grown", float(TRIES - left))
             time.sleep(RETRY_SECS)
-            online_compaction.catch_up(root, progress)
+            catch_up(root, progress)
         raise AssertionError
     finally:
-        online_compaction.discard(root)
+        discard(root)
 
 
 def _compacted_lines(done: "Compacted", dry_run: bool) -> list[str]:

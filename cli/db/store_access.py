@@ -16,9 +16,10 @@ Progress = Callable[[str, int, int], None]
 
 
 def store_root(s: Session) -> Path:
-    """Return the root directory. Raises Refusal if this user cannot read its store."""
+    """Return the root directory, whose log may be in a database. Raises Refusal if this user cannot
+    read its store.
+    """
     from ...protocol.errors import Refusal
-    from ...supervisor.process.event_log import address_of
 
     if s.options.get("url"):
         raise click.UsageError("this command reads the store's files: give --root instead of --url")
@@ -31,12 +32,21 @@ def store_root(s: Session) -> Path:
                 "foreignRoot",
                 f"the event store in {root} cannot be read: it belongs to another user",
             ) from None
-    address = address_of(root)
-    if address is not None:
+    return root
+
+
+def file_root(s: Session) -> Path:
+    """Return the root directory of a log in a file. Raises Refusal also for a log in a database."""
+    from ...db.store.database_marker import named_database
+    from ...protocol.errors import Refusal
+
+    root = store_root(s)
+    database = named_database(root)
+    if database is not None:
         raise Refusal(
             "badRequest",
-            f"the event store of {root} is in {address}, and this command reads a SQLite file: use pg_dump and"
-            " pg_restore for backups, 'jobscribe trace' and the API for histories (see docs/store.md)",
+            f"the event store of {root} is in {database.url}, and this command is for a store in a file:"
+            " 'jobscribe db move --to-file' moves the log into one (see docs/store.md)",
         )
     return root
 

@@ -40,13 +40,10 @@ def _jid(root: Path, name: str) -> str:
     """Return the computeJid in the log that begins with `name`, or the newest job for `last`.
     Returns `name` if there is none. Raises Refusal if there are several.
     """
-    from ...db.maintenance.verification import opened, store_path
-    from ...db.sqlite.reader import Reader
+    from ...db.maintenance.log_source import log_source
     from ...protocol.errors import Refusal
 
-    opened(root).close()
-    reader = Reader(store_path(root))
-    try:
+    with log_source(root).reader() as reader:
         if name == "last":
             newest = max(
                 reader.jobs(None, None, None, None, LAST_AMONG),
@@ -56,8 +53,6 @@ def _jid(root: Path, name: str) -> str:
             found = [newest.jid] if newest else []
         else:
             found = [row.jid for row in reader.find_jobs(name, 2)]
-    finally:
-        reader.close()
     if len(found) > 1:
         raise Refusal("badRequest", f"several jobs begin with {name}; give more of the computeJid")
     return found[0] if found else name

@@ -16,24 +16,17 @@ import msgspec
 
 from ...protocol.errors import Refusal
 from ...runtime.filesystems import make_folder
-from ..sql.statements import checksum_at, last_before
+from ..sql.statements import SqlConnection, checksum_at, last_before
 from ..sqlite.schema import FILE, open_for_writing
 from ..store import head_file
 from ..store.disk_errors import UNREADABLE, describe
 from ..store.head_file import NAME, NOTHING, DurablePosition, HeadFile
 from . import derived_tables, file_replacement
+from .log_source import log_source, open_file, store_path
 from .rebuild import copy
 from .rollback import highest_used, record_rollback
-from .verification import (
-    Problem,
-    Progress,
-    check_file,
-    durable_head,
-    no_progress,
-    open_file,
-    opened,
-    store_path,
-)
+from .verification import Problem, Progress, check_file, durable_head, no_progress
+from .working_copy import changed, copy_log_to_file
 
 #: Pages copied in one step; other connections can work between steps.
 STEP = 512
@@ -63,16 +56,19 @@ def backup(root: Path, destination: Path, progress: Progress = no_progress) -> B
     """Copy the store, even while in use, to a new or empty folder. Raises Refusal and then leaves
     nothing behind.
     """
-    source = opened(root)
-    try:
-        made = _folder(destination)
-    except BaseException:
-        source.close()
-        raise
+    with log_source(root).snapshot() as source:
+        return _backup(root, source, destination, progress)
+
+
+def _backup(root: Path, source: SqlConnection, destination: Path, progress: Progress) -> BackedUp:
+    made = _folder(destination)
     try:
         target = destination / FILE
-        _copy(source, target, progress)
-        file_replacement.sync(target)
+        if isinstance(source, sqlite3.Connection):
+            _copy(source, target, progress)
+            file_replacement.sync(target)
+        else:
+            copy_log_to_file(source, target, progress)
         report = check_file(target, None, progress)
         wrong = [p for p in report.problems if p.where != "witness"]
         if wrong:
@@ -95,8 +91,6 @@ def backup(root: Path, destination: Path, progress: Progress = no_progress) -> B
     except BaseException:
         _remove(destination, made)
         raise
-    finally:
-        source.close()
 
 
 def restore(
@@ -120,6 +114,15 @@ def restore(
             "storeDamaged",
             f"{source} is not a complete backup: its head file {NAME!r} is missing or unreadable",
         )
+    done = changed(
+        root,
+        "restore the backup",
+        lambda copy: restore(copy, source, replace=replace, now=now, progress=progress),
+        progress,
+        new=True,
+    )
+    if done is not None:
+        return done
     path = store_path(root)
     exists = path.exists() or head_file.read_head(path.parent) not in (None, NOTHING)
     if exists and not replace:
@@ -144,6 +147,15 @@ def create_empty_log(root: Path, *, now: float | None = None) -> None:
     """Create an empty log where none exists. Earlier serials are unknown, so new serials depend on
     the clock alone. Raises Refusal: rootBusy.
     """
+    done = changed(
+        root,
+        "create a new log",
+        lambda copy: _create_in(copy, now),
+        no_progress,
+        new=True,
+    )
+    if done is not None:
+        return
     path = store_path(root)
     make_folder(str(path.parent))
     with file_replacement.exclusive(root, path, "create a new log") as lock:
@@ -159,6 +171,15 @@ def create_empty_log(root: Path, *, now: float | None = None) -> None:
                 time.time() if now is None else now,
             )
         file_replacement.replace(root, path, new, lock, end)
+
+
+def _create_in(copy: Path, now: float | None) -> bool:
+    if store_path(copy).exists():
+        raise Refusal(
+            "badRequest", "there is a log in the database; an empty log does not replace it"
+        )
+    create_empty_log(copy, now=now)
+    return True
 
 
 def _restore(
@@ -269,7 +290,6 @@ def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
     """
     connection = open_for_writing(target)
     try:
-        source.execute("BEGIN")
         source.execute("SELECT count(*) FROM kinds").fetchone()
         source.backup(
             connection,
@@ -277,7 +297,6 @@ def _copy(source: sqlite3.Connection, target: Path, progress: Progress) -> None:
             sleep=0.001,
             progress=lambda _, left, of: progress("pages", of - left, of),
         )
-        source.execute("ROLLBACK")
         file_replacement.finish(connection)
     finally:
         connection.close()

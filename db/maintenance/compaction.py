@@ -18,7 +18,7 @@ import msgspec
 from ...protocol.errors import Refusal
 from ..events.events import LogCompacted, encode, schema_of, type_of
 from ..events.usage_row import UsageRow
-from ..sql.statements import INSERT_JOBS, INSERT_KINDS, ROW_COLUMNS, insert
+from ..sql.statements import INSERT_JOBS, INSERT_KINDS, ROW_COLUMNS, SqlConnection, insert
 from ..sqlite.opening import repair
 from ..store.checksum_chain import Broken, Row, stored
 from ..store.contract import IndexRow, Stored
@@ -26,6 +26,7 @@ from ..store.head_file import NOTHING, DurablePosition
 from ..store.job_index import index_row
 from . import derived_tables, file_replacement
 from .checkpoints import Rules, checkpoint, job_of
+from .log_source import log_source, opened, store_path
 from .new_log import (
     UNCHAINED,
     Compacted,
@@ -40,7 +41,8 @@ from .new_log import (
     verify_new,
 )
 from .rebuild import trusted
-from .verification import EVERY, Progress, no_progress, opened, store_path, whole_rows
+from .verification import EVERY, Progress, no_progress, whole_rows
+from .working_copy import changed
 
 DAY = 86_400.0
 #: Default age of the last event of a folded job, and earlier runs kept in it.
@@ -63,6 +65,22 @@ def compact(
     """Fold finished streams older than `older_than_secs`. Raises Refusal: rootBusy while the store
     is in use; storeDamaged.
     """
+    rewritten = changed(
+        root,
+        "compact it",
+        lambda copy: compact(
+            copy,
+            older_than_secs=older_than_secs,
+            history=history,
+            keep=keep,
+            now=now,
+            progress=progress,
+        ),
+        progress,
+        unless=lambda r: not r.changed,
+    )
+    if rewritten is not None:
+        return rewritten
     path = store_path(root)
     opened(root).close()
     rules = rules_of(older_than_secs, history, now)
@@ -108,15 +126,11 @@ def estimate(
     progress: Progress = no_progress,
 ) -> Compacted:
     """Return what `compact` would do now. Writes nothing; the store may be in use. Raises Refusal."""
-    connection = opened(root)
-    try:
-        connection.execute("BEGIN")
+    with log_source(root).snapshot() as connection:
         (events,) = connection.execute("SELECT count(*) FROM events").fetchone()
         plan = fold_streams(
             connection, None, rules_of(older_than_secs, history, now), events, progress
         )
-    finally:
-        connection.close()
     after = events - plan.replaced + len(plan.up_to) + 1 if plan.up_to else events
     return plan.result(events, after)
 
@@ -155,7 +169,7 @@ def verified(
 
 
 def fold_streams(
-    old: sqlite3.Connection,
+    old: SqlConnection,
     target: sqlite3.Connection | None,
     rules: Rules,
     of: int,

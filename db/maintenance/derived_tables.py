@@ -26,7 +26,8 @@ from ..store.checksum_chain import Row, stored
 from ..store.contract import IndexRow
 from ..store.disk_errors import UNREADABLE
 from ..store.job_index import index_row
-from .verification import EVERY, Progress, folded, opened
+from .log_source import opened
+from .verification import EVERY, Progress, folded
 
 BATCH = 5000
 

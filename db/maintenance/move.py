@@ -1,9 +1,12 @@
-"""The move of a stopped root's log from its SQLite file into PostgreSQL. Jobs continue meanwhile.
+"""The move of a stopped root's log from its SQLite file into PostgreSQL, or back. Jobs continue
+meanwhile.
 
-The order: verify the file, copy it in one transaction, name the database in the root, set the file
-aside. A crash in between leaves the root with the file or with the database, each complete.
+The order: verify the log, copy it completely, then name the database in the root, or forget it. That
+one step moves the ownership: a supervisor serves what the root names, and refuses the other one. At
+last the old log is set aside, or marked in the database.
 """
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,21 +15,28 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...protocol.errors import Refusal
+from ..sql.statements import last_before
 from ..sqlite.schema import open_for_reading
-from ..store.head_file import NOTHING
-from .file_replacement import companions, exclusive
-from .verification import Progress, check, durable_head, no_progress, store_path
+from ..store.database_marker import forget_database
+from ..store.group_commit import Point, no_fault
+from ..store.head_file import NOTHING, DurablePosition
+from .file_replacement import companions, exchange, exclusive
+from .log_source import site_of, store_path
+from .verification import Progress, check, check_file, durable_head, no_progress
+from .working_copy import copy_log_to_file
 
 if TYPE_CHECKING:
     from ..postgres.opening import Site
 
 
 class Moved(msgspec.Struct, kw_only=True, rename="camel"):
-    """events: number of events. store: the new place. aside: folder with the previous file."""
+    """events: number of events. store: the new place. aside: folder with the previous file; None for
+    one in a database, which stays as a copy that is not used.
+    """
 
     events: int
     store: str
-    aside: str
+    aside: str | None
 
 
 def move_to_postgres(
@@ -57,6 +67,50 @@ def move_to_postgres(
         name()
         aside = _set_aside(path)
     return Moved(events=events, store=site.address.name, aside=str(aside))
+
+
+def move_to_file(root: Path, progress: Progress = no_progress, point: Point = no_fault) -> Moved:
+    """Move the log back into the root's file. point: fault hook. Raises Refusal; then the database is
+    still the log.
+    """
+    site = site_of(root)
+    if site is None:
+        raise Refusal("badRequest", f"the event log of {root} is not in a database")
+    from ..postgres.maintenance import hold, mark_moved
+    from ..postgres.snapshot import snapshot
+
+    path = store_path(root)
+    new = path.with_name(path.name + ".moving")
+    with exclusive(root, path, "move the log") as lock, hold(site, moved=True) as held:
+        with snapshot(site, moved=True) as source:
+            copy_log_to_file(source, new, progress)
+        point("copied")
+        try:
+            events = _verified(new, held.head, site.address.name, progress)
+        except BaseException:
+            new.unlink()
+            raise
+        # complete, but not the log of the root yet
+        exchange(path, new, lock, held.head)
+        point("replaced")
+        forget_database(root)
+        point("forgotten")
+        mark_moved(held)
+    return Moved(events=events, store=str(path), aside=None)
+
+
+def _verified(new: Path, head: DurablePosition, name: str, progress: Progress) -> int:
+    """Verify the copy, also against the head file of the root. Return the number of events."""
+    report = check_file(new, None, progress)
+    with contextlib.closing(open_for_reading(new)) as connection:
+        end = last_before(connection, 2**62)
+    if report.ok and end == head:
+        return report.events
+    what = report.problems[0].what if report.problems else "its lease names another end"
+    raise Refusal(
+        "storeDamaged",
+        f"{name} is damaged: {what}; see 'jobscribe db check --root {new.parent.parent}'. Nothing was changed",
+    )
 
 
 def _set_aside(path: Path) -> Path:

@@ -20,7 +20,8 @@ from ..store.checksum_chain import Broken, Row, row
 from ..store.head_file import NOTHING, DurablePosition
 from ..store.job_index import index_row
 from . import derived_tables, file_replacement
-from .verification import EVERY, Progress, folded, open_file, whole_rows
+from .log_source import open_file
+from .verification import EVERY, Progress, folded, whole_rows
 
 #: Checksum of rows that are not chained yet.
 UNCHAINED = bytes(16)

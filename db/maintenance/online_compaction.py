@@ -43,6 +43,7 @@ from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
 from ..store.name_index import secondary_names
 from . import derived_tables, file_replacement
 from .compaction import OLDER_THAN_SECS, fold_streams, rules_of, verified
+from .log_source import opened, store_path
 from .new_log import (
     Compacted,
     Plan,
@@ -55,7 +56,7 @@ from .new_log import (
     same_jobs,
     verify_new,
 )
-from .verification import Progress, no_progress, opened, store_path
+from .verification import Progress, no_progress
 
 #: Positions that the writer copies at most while others wait for their commits.
 MOST_WAITING = 2_000
@@ -90,7 +91,7 @@ def prepare(
     """
     rules = rules_of(older_than_secs, None, now)
     new = new_path(root)
-    with _one_builder(root):
+    with one_builder(root):
         discard(root)
         with contextlib.closing(opened(root)) as old:
             old.execute("BEGIN")
@@ -137,7 +138,7 @@ def catch_up(root: Path, progress: Progress = no_progress) -> int:
     notFound without a prepared log.
     """
     copied = 0
-    prepared = _prepared(root)
+    prepared = prepared_log(root)
     with contextlib.closing(opened(root)) as old:
         target = open_for_writing(new_path(root))
         try:
@@ -167,7 +168,7 @@ def discard(root: Path) -> None:
 
 def clear_leftovers(root: Path) -> None:
     """Remove new logs that a killed process left. Called by the owner of the store at its start."""
-    with contextlib.suppress(Refusal), _one_builder(root):  # or somebody builds one now
+    with contextlib.suppress(Refusal), one_builder(root):  # or somebody builds one now
         discard(root)
         drop(_exchanging_path(root))
 
@@ -190,7 +191,7 @@ class CompactedLog:
         self.result: Compacted | None = None
 
     def complete(self, old: sqlite3.Connection, log: DurablePosition) -> None:
-        prepared = _prepared(self._root)
+        prepared = prepared_log(self._root)
         if checksum_at(old, prepared.position) != bytes.fromhex(prepared.checksum):
             raise Refusal("badRequest", "the new log was made from another log; compact again")
         if log.position - prepared.position > MOST_WAITING:
@@ -367,7 +368,7 @@ def _note(root: Path, prepared: Prepared) -> None:
     write_atomically(str(_note_path(root)), msgspec.json.encode(prepared), sync=True)
 
 
-def _prepared(root: Path) -> Prepared:
+def prepared_log(root: Path) -> Prepared:
     try:
         return msgspec.json.decode(_note_path(root).read_bytes(), type=Prepared)
     except (OSError, msgspec.DecodeError):
@@ -380,7 +381,7 @@ def _verified_end(new: Path, prepared: Prepared) -> None:
 
 
 @contextlib.contextmanager
-def _one_builder(root: Path) -> Iterator[None]:
+def one_builder(root: Path) -> Iterator[None]:
     """Refuse a second compaction of the same log at the same time. Raises Refusal: rootBusy."""
     path = new_path(root)
     lock = path.with_name(path.name + ".lock")

@@ -14,16 +14,9 @@ from ..sqlite.opening import repair
 from ..store.checksum_chain import Broken, Row, stored
 from ..store.head_file import NOTHING, DurablePosition
 from . import derived_tables, file_replacement
-from .verification import (
-    EVERY,
-    Progress,
-    durable_head,
-    extent,
-    no_progress,
-    opened,
-    store_path,
-    whole_rows,
-)
+from .log_source import opened, store_path
+from .verification import EVERY, Progress, durable_head, extent, no_progress, whole_rows
+from .working_copy import changed
 
 
 class Rebuilt(msgspec.Struct, kw_only=True, rename="camel"):
@@ -45,6 +38,9 @@ def rebuild(root: Path, progress: Progress = no_progress) -> Rebuilt:
     """Rebuild index, receipts and records from the log. Raises Refusal: rootBusy while the store is
     in use; storeDamaged if the log is incomplete.
     """
+    done = changed(root, "rebuild it", lambda copy: rebuild(copy, progress), progress)
+    if done is not None:
+        return done
     path = store_path(root)
     opened(root).close()
     with file_replacement.exclusive(root, path, "rebuild it") as lock:

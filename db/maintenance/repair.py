@@ -22,10 +22,12 @@ from ..store.checksum_chain import Row
 from ..store.disk_errors import UNREADABLE
 from ..store.head_file import NOTHING, DurablePosition
 from . import derived_tables, file_replacement
+from .log_source import open_file, store_path
 from .rebuild import Copied, rebuild, store_rows
 from .rollback import highest_used, record_rollback
 from .salvage import Loss, Survey, kept, survey
-from .verification import Progress, check_file, no_progress, open_file, store_path
+from .verification import Progress, check_file, no_progress
+from .working_copy import changed, examined
 
 #: Jobs and streams listed by name; others are only counted.
 NAMED = 20
@@ -67,6 +69,9 @@ def examine(root: Path, progress: Progress = no_progress) -> Damage:
     """Report the damage and the events that `repair` would keep. Raises Refusal: notFound;
     unknownEvent for a store of a newer version, which is not damaged.
     """
+    found_in = examined(root, lambda copy: examine(copy, progress), progress)
+    if found_in is not None:
+        return msgspec.structs.replace(found_in[1], path=found_in[0])
     path = store_path(root)
     mark = head_file.read_head(path.parent)
     if not path.exists() and mark in (None, NOTHING):
@@ -105,6 +110,11 @@ def repair(root: Path, *, now: float | None = None, progress: Progress = no_prog
     """Keep the intact events. Raises Refusal: rootBusy while the store is in use; notFound;
     unknownEvent.
     """
+    done = changed(
+        root, "repair it", lambda copy: repair(copy, now=now, progress=progress), progress
+    )
+    if done is not None:
+        return done
     path = store_path(root)
     damage = examine(root, progress)
     if not damage.cut:

@@ -5,7 +5,6 @@ All functions also work on a store in use, on its durable part at that moment. N
 `rebuild` does.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,19 +23,18 @@ from ..records.record_files import read_marker, record_path
 from ..sql import name_table, usage_table
 from ..sql.log_end import successor
 from ..sql.reader import index_row as read_index_row
-from ..sql.statements import JOB_COLUMNS, ROW_COLUMNS, rows_after
-from ..sqlite.opening import repair
-from ..sqlite.reader import Reader
-from ..sqlite.schema import FILE, known_layout, open_shared
+from ..sql.statements import JOB_COLUMNS, ROW_COLUMNS, SqlConnection, rows_after
 from ..store import head_file
 from ..store.checksum_chain import START, Broken, Row, follow, stored
 from ..store.contract import IndexRow, Stored
-from ..store.disk_errors import UNREADABLE, open_refusal
+from ..store.disk_errors import UNREADABLE
 from ..store.head_file import DurablePosition
 from ..store.job_index import index_row
+from .log_source import FileSource, LogSource, log_source
 
 #: Called at intervals with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]
+Errors = tuple[type[Exception], ...]
 EVERY = 5000
 #: Problems listed; others are only counted.
 LISTED = 100
@@ -85,10 +83,6 @@ class Report(msgspec.Struct, kw_only=True, rename="camel"):
             self.more_problems += 1
 
 
-def store_path(root: Path) -> Path:
-    return root / "db" / FILE
-
-
 def no_progress(what: str, done: int, of: int) -> None:
     """Ignore progress."""
 
@@ -97,117 +91,105 @@ def check(root: Path, progress: Progress = no_progress) -> Report:
     """Verify checksums, head file, versions, index and records. Raises Refusal if there is no
     readable store.
     """
-    return check_file(store_path(root), root / RECORDS, progress)
+    return _check(log_source(root), root / RECORDS, progress)
 
 
 def check_file(path: Path, records: Path | None, progress: Progress = no_progress) -> Report:
     """Verify the store at `path`. records: folder of the records; None for a backup."""
+    return _check(FileSource(path), records, progress)
+
+
+def _check(source: LogSource, records: Path | None, progress: Progress) -> Report:
     # read before the log: a store in use grows, and the log must contain at least this position
-    report = Report(path=str(path), in_use=head_file.is_locked(path.parent))
-    mark = head_file.read_head(path.parent)
+    report = Report(path=source.place.name, in_use=head_file.is_locked(source.folder))
+    mark = head_file.read_head(source.folder)
     report.witness = mark.position if mark else None
     try:
-        connection = open_file(path)
+        with source.snapshot() as connection:
+            try:
+                _check_tables(source, connection, report, mark, records, progress)
+            except source.place.errors as e:
+                report.add("file", f"{e}")
     except Refusal as e:
         if e.code != "storeDamaged":
             raise
         report.add("file", e.sentence)
-        return report
-    try:
-        connection.execute("BEGIN")
-        _check_log(connection, report, mark, progress)
-        usage = usage_table.LogUsage(connection, report.whole_up_to)
-        _check_streams(connection, report, records, usage, progress)
-        if known_layout(connection, path) > 1:
-            for what, position in name_table.differences(connection, report.whole_up_to):
-                report.add("index", what, position)
-        if known_layout(connection, path) > 2 and report.whole_up_to == extent(connection)[1]:
-            for what, position in usage_table.differences(connection, usage.rows.values()):
-                report.add("index", what, position)
-        for (text,) in connection.execute("PRAGMA integrity_check(20)").fetchall():
-            if text != "ok":
-                report.add("file", str(text))
-    except UNREADABLE as e:
-        report.add("file", f"{e}")
-    finally:
-        connection.close()
     return report
 
 
-def opened(root: Path) -> sqlite3.Connection:
-    """Open the store's file for reading. Raises Refusal."""
-    return open_file(store_path(root))
+def _check_tables(
+    source: LogSource,
+    connection: SqlConnection,
+    report: Report,
+    mark: DurablePosition | None,
+    records: Path | None,
+    progress: Progress,
+) -> None:
+    errors, layout = source.place.errors, source.layout(connection)
+    end = _check_log(connection, report, mark, errors, progress)
+    usage = usage_table.LogUsage(connection, report.whole_up_to)
+    _check_streams(connection, report, records, usage, progress)
+    if layout > 1:
+        for what, position in name_table.differences(connection, report.whole_up_to):
+            report.add("index", what, position)
+    if layout > 2 and report.whole_up_to == extent(connection, errors)[1]:
+        for what, position in usage_table.differences(connection, usage.rows.values()):
+            report.add("index", what, position)
+    for text in source.faults(connection, end):
+        report.add("file", text)
 
 
-def durable_head(connection: sqlite3.Connection, mark: DurablePosition) -> DurablePosition:
+def durable_head(
+    connection: SqlConnection, mark: DurablePosition, errors: Errors = UNREADABLE
+) -> DurablePosition:
     """Return the position that the log must reach: `mark`, or its own end if it replaced the log of
     `mark`.
     """
-    return successor(connection, mark) or mark
+    return successor(connection, mark, errors) or mark
 
 
-def open_file(path: Path) -> sqlite3.Connection:
-    """Open a store's file for reading. Raises Refusal."""
-    if not path.exists():
-        mark = head_file.read_head(path.parent)
-        if mark is not None and mark != head_file.NOTHING:
-            raise Refusal(
-                "storeDamaged",
-                f"{path} is missing, but position {mark.position} was durable. {repair(path)}",
-            )
-        raise Refusal("notFound", f"there is no event store at {path}")
-    try:
-        connection = open_shared(path)
-    except UNREADABLE as e:
-        raise open_refusal(e, str(path), lambda: repair(path)) from None
-    try:
-        if not known_layout(connection, path):
-            raise Refusal("storeDamaged", f"{path} contains no event store. {repair(path)}")
-    except UNREADABLE as e:
-        connection.close()
-        raise open_refusal(e, str(path), lambda: repair(path)) from None
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def extent(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the number of events and the last position, as SQLite reports them without
+def extent(connection: SqlConnection, errors: Errors = UNREADABLE) -> tuple[int, int]:
+    """Return the number of events and the last position, as the database reports them without
     verification; 0 if unreadable.
     """
     numbers = []
     for query in ("SELECT count(*) FROM events", "SELECT coalesce(max(position), 0) FROM events"):
         try:
             numbers.append(int(connection.execute(query).fetchone()[0]))
-        except UNREADABLE:
+        except errors:
             numbers.append(0)
     return numbers[0], numbers[1]
 
 
-def whole_rows(connection: sqlite3.Connection) -> Iterator[Row]:
+def whole_rows(connection: SqlConnection, errors: Errors = UNREADABLE) -> Iterator[Row]:
     """Yield the rows of the log from its beginning. Raises Broken at the first damaged row."""
     position = 0
     try:
         for row in follow(rows_after(connection, 0), START, 0):
             position = row.position
             yield row
-    except UNREADABLE as e:
+    except errors as e:
         raise Broken(position + 1, f"the row cannot be read: {e}") from None
 
 
 def _check_log(
-    connection: sqlite3.Connection, report: Report, mark: DurablePosition | None, progress: Progress
-) -> None:
-    of, end = extent(connection)
-    kinds = set()
+    connection: SqlConnection,
+    report: Report,
+    mark: DurablePosition | None,
+    errors: Errors,
+    progress: Progress,
+) -> DurablePosition:
+    """Verify the rows; return the end of the intact ones."""
+    of, end = extent(connection, errors)
+    last, kinds = head_file.NOTHING, set()
     if mark is None:
         report.add("witness", "the head file is missing or unreadable")
     else:
-        mark = durable_head(connection, mark)
+        mark = durable_head(connection, mark, errors)
     seen = mark is not None and mark.position == 0
     try:
-        for row in whole_rows(connection):
+        for row in whole_rows(connection, errors):
+            last = DurablePosition(row.position, row.checksum)
             report.events, report.whole_up_to = report.events + 1, row.position
             kinds.add((row.type, row.schema))
             if mark is not None and row.position == mark.position:
@@ -231,6 +213,7 @@ def _check_log(
     for type_, schema in sorted(missing):
         report.add("index", f"the table of event kinds lacks {type_} {schema}")
     progress("events", report.events, of)
+    return last
 
 
 def _check_event(row: Row, report: Report) -> None:
@@ -242,7 +225,7 @@ def _check_event(row: Row, report: Report) -> None:
 
 
 def _check_streams(
-    connection: sqlite3.Connection,
+    connection: SqlConnection,
     report: Report,
     records: Path | None,
     usage: usage_table.LogUsage,
@@ -252,7 +235,7 @@ def _check_streams(
     events of jobs.
     """
     (of,) = connection.execute("SELECT count(*) FROM jobs").fetchone()
-    indexed = connection.execute("SELECT count(*) FROM jobs WHERE busy").fetchone()[0]
+    indexed = connection.execute("SELECT count(*) FROM jobs WHERE busy <> 0").fetchone()[0]
     busy = 0
     for job, last in folded(connection, report.whole_up_to, report, usage):
         report.jobs += 1
@@ -271,7 +254,7 @@ def _check_streams(
     progress("jobs", report.jobs, of)
 
 
-def _index_row_of(connection: sqlite3.Connection, jid: str) -> IndexRow | None:
+def _index_row_of(connection: SqlConnection, jid: str) -> IndexRow | None:
     rows = connection.execute(f"SELECT {JOB_COLUMNS} FROM jobs WHERE jid = ?", (jid,)).fetchall()
     try:
         return read_index_row(rows[0]) if rows else None
@@ -280,7 +263,7 @@ def _index_row_of(connection: sqlite3.Connection, jid: str) -> IndexRow | None:
 
 
 def folded(
-    connection: sqlite3.Connection,
+    connection: SqlConnection,
     up_to: int,
     report: Report | None = None,
     usage: usage_table.LogUsage | None = None,
@@ -395,31 +378,22 @@ def _check_record(folder: Path, job: Job, last: Stored, report: Report) -> None:
 
 def events_of(root: Path, stream: str) -> list[Stored]:
     """Return the events of one stream, oldest first. Raises Refusal."""
-    opened(root).close()
-    reader = Reader(store_path(root))
-    try:
+    with log_source(root).reader() as reader:
         return reader.stream(stream, 0, 2**62)
-    finally:
-        reader.close()
 
 
 def export(root: Path, after: int = 0) -> Iterator[str]:
     """Yield every event with position > `after` as a line of JSON without line end. Raises Refusal
     at the first damaged row.
     """
-    connection = opened(root)
+    source = log_source(root)
     try:
-        connection.execute("BEGIN")
-        for row in whole_rows(connection):
-            if row.position > after:
-                yield _line(row)
+        with source.snapshot() as connection:
+            for row in whole_rows(connection, source.place.errors):
+                if row.position > after:
+                    yield _line(row)
     except Broken as e:
-        raise Refusal(
-            "storeDamaged",
-            f"{store_path(root)}: the log is damaged at {e}. {repair(store_path(root))}",
-        ) from None
-    finally:
-        connection.close()
+        raise source.place.damaged(f"the log is damaged at {e}") from None
 
 
 def _line(row: Row) -> str:

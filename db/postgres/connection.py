@@ -5,6 +5,8 @@ store tests every statement on both.
 """
 
 import functools
+import os
+import pwd
 import re
 import time
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import TransactionStatus
+from psycopg.pq import Conninfo, TransactionStatus
 
 from ...protocol.errors import Refusal
 from ...runtime.store_address import StoreAddress
@@ -38,6 +40,25 @@ _FATAL = ("23", "42", "XX")
 DENIED = "42501"
 #: The fence of a commit.
 FENCED = "22012"
+#: What libpq takes for parameters that are not set, where it does not take an empty text for that.
+_IMPLIED = {
+    "sslcertmode": "allow",
+    "min_protocol_version": "3.0",
+    "max_protocol_version": "3.0",
+}
+#: No value of these means that they are not set. A service sets only what nobody else does, and a
+#: required way to authenticate only refuses more.
+_LEFT = (b"service", b"require_auth")
+#: Parameters of every connection.
+_SET: dict[str, Any] = {
+    "connect_timeout": CONNECT_SECS,
+    "application_name": "jobscribe supervisor",
+    "client_encoding": "UTF8",
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,
+}
 _REPLACED = (
     (re.compile("%"), "%%"),
     (re.compile(r"\?"), "%s"),
@@ -79,11 +100,15 @@ class Connection:
 
 
 class _Bounded(psycopg.Connection[tuple[Any, ...]]):
-    """Is closed if the server does not answer in time, as a stopped process or a hanging disk."""
+    """Is closed if the server does not answer in time, as a stopped process or a hanging disk.
+    bounded: False for a command that reads or writes a whole log.
+    """
+
+    bounded = True
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         try:
-            return super().wait(_bounded(gen), *args, **kwargs)
+            return super().wait(_bounded(gen) if self.bounded else gen, *args, **kwargs)
         except _NoAnswer:
             self.close()
             raise
@@ -109,32 +134,42 @@ def _bounded(gen: PQGen[RV]) -> PQGen[RV]:
 
 
 def _settled(address: StoreAddress) -> dict[str, Any]:
-    """Return the parameters of the address. Those that say where the connection goes and how it is
-    protected are set, so that no variable of the environment (PGHOSTADDR, PGSERVICE, ...) sets them.
+    """Return the parameters of the address. Every other one that a variable of the environment could
+    set (PGUSER, PGPASSWORD, PGSSLROOTCERT, ...) has the default that libpq has without variables.
     """
-    own = {"host": "", "hostaddr": "", "port": "5432", "options": "", "sslmode": "prefer"}
-    return own | conninfo_to_dict(address.url)
+    given = conninfo_to_dict(address.url)
+    user = given.get("user") or pwd.getpwuid(os.geteuid()).pw_name
+    return _defaults() | {"port": "5432", "user": user, "dbname": str(user)} | given
 
 
-def connect(address: StoreAddress, password_file: str | None, *, reads: bool = False) -> Raw:
-    """Connect, and use the site's schema. reads: read-only, with a time limit for each statement.
-    Raises psycopg.Error, OSError.
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    return {
+        (name := option.keyword.decode()): (option.compiled or b"").decode()
+        or _IMPLIED.get(name, "")
+        for option in Conninfo.get_defaults()
+        if option.envvar and option.keyword not in _LEFT
+    }
+
+
+def connect(
+    address: StoreAddress,
+    password_file: str | None,
+    *,
+    reads: bool = False,
+    bounded: bool = True,
+) -> Raw:
+    """Connect, and use the site's schema. reads: read-only. bounded: with a time limit for each
+    wait, and for each statement that reads. Raises psycopg.Error, OSError.
     """
     # a damaged file has a wrong password
     password = (
         None if password_file is None else Path(password_file).read_text(errors="replace").strip()
     )
-    raw: Raw = _Bounded.connect(
-        **_settled(address),
+    own = {"password": password} if password else {}
+    raw = _Bounded.connect(
+        **(_settled(address) | _SET | own),
         autocommit=True,
-        password=password,
-        connect_timeout=CONNECT_SECS,
-        application_name="jobscribe supervisor",
-        client_encoding="UTF8",
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=20_000,
     )
     try:
         raw.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(address.schema)))
@@ -145,7 +180,7 @@ def connect(address: StoreAddress, password_file: str | None, *, reads: bool = F
         )
         if reads:
             raw.execute("SET default_transaction_read_only = on")
-            raw.execute(f"SET statement_timeout = {READ_MS}".encode())
+            raw.execute(f"SET statement_timeout = {READ_MS if bounded else 0}".encode())
         else:
             raw.execute(f"SET lock_timeout = {LOCK_MS}".encode())
             # stricter values, which wait for replicas, stay
@@ -156,6 +191,7 @@ def connect(address: StoreAddress, password_file: str | None, *, reads: bool = F
     except BaseException:
         raw.close()
         raise
+    raw.bounded = bounded
     return raw
 
 

@@ -28,6 +28,8 @@ CLOCK_SECS = 600.0
 #: How long a start waits for a lease that another supervisor has.
 TAKE_SECS = 2.0
 ERRORS = (psycopg.Error, UnicodeDecodeError)
+#: Before the id of a root in `site`, whose log was moved away.
+MOVED = "moved:"
 
 
 class Site(NamedTuple):
@@ -54,9 +56,11 @@ class Opened(NamedTuple):
 
 def repair(site: Site) -> str:
     """Return the advice for a damaged store."""
+    root = site.folder.parent
     return (
-        f"Connect the database that has these events, or restore a backup that has them (pg_restore), to"
-        f" schema {site.address.schema}; running jobs continue meanwhile"
+        f"Connect the database that has these events, or restore a backup that has them, to schema"
+        f" {site.address.schema}; running jobs continue meanwhile. If they are lost, 'jobscribe db repair --root"
+        f" {root}' keeps the intact events, and 'jobscribe db restore BACKUP --replace --root {root}' restores a backup"
     )
 
 
@@ -117,9 +121,9 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
                 f"the schema has no event store, but position {mark.position} was durable"
             )
         create(site, raw)
-    _check_site(site, raw)
+    check_site(site, raw)
     holder = lease.new_holder()
-    taken = _taken(site, raw, holder)
+    taken = take_lease(site, raw, holder)
     try:
         head, kinds = _verified(site, raw, taken, mark)
         ((receipts,),) = raw.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
@@ -132,7 +136,7 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
     return Opened(site, raw, head_file, head, holder, taken.epoch, kinds, receipts)
 
 
-def _taken(site: Site, raw: Raw, holder: str) -> Lease:
+def take_lease(site: Site, raw: Raw, holder: str) -> Lease:
     """Take the lease. The server notices the end of a killed holder a little later."""
     deadline = time.monotonic() + TAKE_SECS
     while True:
@@ -192,7 +196,10 @@ def create(site: Site, raw: Raw) -> None:
         raw.execute("INSERT INTO lease VALUES (0, '', true, clock_timestamp(), 0, %s)", (START,))
 
 
-def _check_site(site: Site, raw: Raw) -> None:
+def check_site(site: Site, raw: Raw, *, moved: bool = False) -> None:
+    """Raise Refusal for tables of another root, or of a later layout. moved: accept a log of this root
+    that was moved away.
+    """
     ((root_id, layout, compatible),) = raw.execute(
         "SELECT root_id, layout, compatible FROM site"
     ).fetchall()
@@ -201,6 +208,14 @@ def _check_site(site: Site, raw: Raw) -> None:
             "unknownEvent",
             f"{site.address.name} has layout {layout}; this version knows layouts up to {LAYOUT}. Start the"
             " version of jobscribe that wrote it, or restore a dump from before the upgrade",
+        )
+    if root_id == MOVED + site.root_id:
+        if moved:
+            return
+        raise Refusal(
+            "foreignParts",
+            f"the log in {site.address.name} was moved to the file of its root, and is an old copy: remove"
+            " store.url; 'jobscribe db move URL' moves the log back into it",
         )
     if root_id != site.root_id:
         raise Refusal(

@@ -1,5 +1,6 @@
 """Reads of the PostgreSQL store, on a read-only connection of their own."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,13 +9,15 @@ import psycopg
 
 from ..sql.reader import SqlReader
 from ..sql.statements import Rows
-from .connection import Connection, connect, is_lost, refusal
+from .connection import Connection, Raw, connect, is_lost, refusal
 from .opening import ERRORS, Site, repair
 
 #: In place of NUL, which no text in PostgreSQL has: a noncharacter.
 _NUL = "\ufffe"
 #: After a failed try to connect, reads are refused at once for this time.
 PAUSE_SECS = 1.0
+#: Longest wait for a new connection, which another thread makes.
+REOPEN_SECS = 0.25
 
 
 class _Connection(Connection):
@@ -26,6 +29,7 @@ class _Connection(Connection):
         super().__init__(connect(site.address, site.password_file, reads=True))
         self._site, self._failed_at = site, -PAUSE_SECS
         self._reachable = reachable
+        self._opening: _Opening | None = None
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Rows:
         values = [v.replace("\0", _NUL) if isinstance(v, str) else v for v in values]
@@ -36,14 +40,59 @@ class _Connection(Connection):
                 if not is_lost(self.raw, e):
                     raise
                 self.raw.close()
-        if not self._reachable() or time.monotonic() < self._failed_at + PAUSE_SECS:
-            raise psycopg.OperationalError("there is no connection")
-        try:
-            self.raw = connect(self._site.address, self._site.password_file, reads=True)
-        except (psycopg.Error, OSError) as e:
-            self._failed_at = time.monotonic()
-            raise psycopg.OperationalError(str(e)) from None
+        self.raw = self._reopened()
         return super().execute(query, values)
+
+    def _reopened(self) -> Raw:
+        """Return a new connection. Raises psycopg.OperationalError if there is none yet."""
+        opening = self._opening
+        if opening is None:
+            if not self._reachable() or time.monotonic() < self._failed_at + PAUSE_SECS:
+                raise psycopg.OperationalError("there is no connection")
+            opening = self._opening = _Opening(self._site)
+            opening.ended.wait(REOPEN_SECS)
+        if not opening.ended.is_set():
+            raise psycopg.OperationalError("there is no connection; a new one is being made")
+        self._opening = None
+        if opening.raw is None:
+            self._failed_at = time.monotonic()
+            raise psycopg.OperationalError(opening.error)
+        return opening.raw
+
+    def close(self) -> None:
+        super().close()
+        if self._opening is not None:
+            self._opening.abandon()
+
+
+class _Opening:
+    """A connection that a thread of its own makes."""
+
+    def __init__(self, site: Site) -> None:
+        self.raw: Raw | None = None
+        self.error = ""
+        self.ended = threading.Event()
+        self._site, self._lock, self._abandoned = site, threading.Lock(), False
+        threading.Thread(target=self._run, name="event store reads", daemon=True).start()
+
+    def abandon(self) -> None:
+        """Close the connection, now or when it is made."""
+        with self._lock:
+            self._abandoned = True
+            if self.raw is not None:
+                self.raw.close()
+
+    def _run(self) -> None:
+        try:
+            raw = connect(self._site.address, self._site.password_file, reads=True)
+        except Exception as e:
+            self.error = str(e)
+        else:
+            with self._lock:
+                if self._abandoned:
+                    raw.close()
+                self.raw = raw
+        self.ended.set()
 
 
 class Reader(SqlReader):

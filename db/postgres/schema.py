@@ -76,14 +76,11 @@ INSERT_JOBS = (
     + " ON CONFLICT (jid) DO UPDATE SET "
     + ", ".join(f"{c} = excluded.{c}" for c in _JOB[1:])
 ).encode()
-#: A receipt with the same key gets a new number.
-DELETE_RECEIPTS = (
-    b"DELETE FROM receipts AS r USING unnest(%s::text[], %s::text[]) AS n (uid, req_id)"
-    b" WHERE r.uid = n.uid AND r.req_id = n.req_id"
-)
 INSERT_RECEIPTS = (
     "INSERT INTO receipts (uid, req_id, jid, serial, at) "
     + _rows("text", "text", "text", "bigint", "float8")
+    # a receipt with the same key gets a new number
+    + " ON CONFLICT (uid, req_id) DO UPDATE SET number = DEFAULT, jid = excluded.jid, serial = excluded.serial, at = excluded.at"
 ).encode()
 INSERT_KINDS = f"INSERT INTO kinds {_rows('text', 'bigint')} ON CONFLICT DO NOTHING".encode()
 INSERT_NAMES = f"INSERT INTO names {_rows('text', 'text', 'text')} ON CONFLICT DO NOTHING".encode()
@@ -97,3 +94,22 @@ INSERT_USAGE = (
     )
 ).encode()
 VERSIONS = b"SELECT stream, max(version) FROM events WHERE stream = ANY(%s::text[]) GROUP BY stream"
+#: Numbers of columns of a group, in the order of its statement.
+GROUP_COLUMNS = (8, len(_JOB), 5, 3, len(USAGE_FIELDS), 2)
+
+
+def group_statement(fence: bytes) -> bytes:
+    """Return the statement that commits a group: the fence, and the rows of all tables, with their
+    columns as arrays. The fence runs first, because the result needs nothing else.
+    """
+    inserts = (
+        INSERT_EVENTS,
+        INSERT_JOBS,
+        INSERT_RECEIPTS,
+        INSERT_NAMES,
+        INSERT_USAGE,
+        INSERT_KINDS,
+    )
+    mine, _, result = fence.rpartition(b" SELECT ")
+    added = b"".join(b", t%d AS (%s)" % (n, insert) for n, insert in enumerate(inserts))
+    return mine + added + b" SELECT " + result

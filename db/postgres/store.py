@@ -16,6 +16,7 @@ from ..store.contract import (
     StoreUnreachable,
 )
 from ..store.group_commit import Listener, PendingBatch, Point, encode_batch, no_fault
+from .log_exchange import LogExchange, PendingExchange
 from .opening import Site, open_site
 from .reader import Reader
 from .writer import Writer
@@ -54,6 +55,18 @@ class PostgresStore(StoreReads):
             self._deliver(lambda: done(Refusal("storageUnavailable", "the event store is closed")))
         else:
             self._writer.put(_storable(encode_batch(batch, done, self._era)))
+
+    def stalled(self) -> bool:
+        return self._writer.stalled
+
+    def exchange(self, exchange: LogExchange, done: Done) -> None:
+        """Replace the log between two commits by one with the same jobs. `done` gets the position of
+        its closing event.
+        """
+        if self._closed:
+            self._deliver(lambda: done(Refusal("storageUnavailable", "the event store is closed")))
+        else:
+            self._writer.put(PendingExchange(exchange, done))
 
     def resume(self) -> None:
         if self._closed:

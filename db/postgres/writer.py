@@ -1,5 +1,5 @@
-"""The writer thread of the PostgreSQL store: each group is one pipeline, which begins with the fence
-and ends with COMMIT.
+"""The writer thread of the PostgreSQL store: each group is one statement, which begins with the fence
+and is a transaction.
 
 If the connection is lost in between, the outcome is unknown: the writer connects again, takes the
 next epoch, so that nothing of the old connection can arrive later, and reads whether the group is in
@@ -17,37 +17,35 @@ import msgspec
 import psycopg
 
 from ...protocol.errors import Refusal
+from ..events.events import SYSTEM
 from ..sql.commit_thread import CommitThread
 from ..sql.receipt_retention import ReceiptRetention
 from ..sql.statements import Rows
 from ..sql.usage_table import PeriodMerge
-from ..store.contract import Deliver, IndexRow
+from ..store.checksum_chain import Broken
+from ..store.contract import Appended, Deliver, Stored
 from ..store.group_commit import CommitGroup, Listener, Point
 from ..store.head_file import DurablePosition
 from . import lease
+from .arrays import columns
 from .connection import FENCED, Connection, Raw, connect, describe, is_lost, is_retryable
 from .lease import FENCE, LEASE_SECS, RENEW_SECS
+from .log_exchange import Exchanged, LogExchange, PendingExchange
 from .opening import Opened
-from .schema import (
-    DELETE_RECEIPTS,
-    INSERT_EVENTS,
-    INSERT_JOBS,
-    INSERT_KINDS,
-    INSERT_NAMES,
-    INSERT_RECEIPTS,
-    INSERT_USAGE,
-    VERSIONS,
-)
+from .schema import GROUP_COLUMNS, VERSIONS, group_statement
 
+COMMIT_GROUP = group_statement(FENCE)
 #: Wait between two tries to connect while an outcome is unknown.
 RETRY_SECS = 0.2
 #: Wait between two tries to connect while nothing is written.
 RECONNECT_SECS = 0.5
+#: A commit of this time counts as stalled: its outcome may stay unknown until the database is back.
+STALL_SECS = 5.0
 #: A store that is closed waits this long for an unknown outcome.
 CLOSE_SECS = 10.0
 
 
-class Writer(CommitThread[None]):
+class Writer(CommitThread[PendingExchange]):
     """The owner's thread calls `put`, `resumed`, `stopped` and `close`."""
 
     def __init__(
@@ -67,6 +65,8 @@ class Writer(CommitThread[None]):
         self._ages = ReceiptRetention(fenced, opened.receipts, monotonic)
         self._periods = PeriodMerge(fenced)
         self._closing = threading.Event()
+        #: when the present commit began (monotonic)
+        self._storing: float | None = None
         self._renewed = time.monotonic()
         self.start()
 
@@ -75,6 +75,11 @@ class Writer(CommitThread[None]):
     @property
     def connected(self) -> bool:
         return not self._raw.closed
+
+    @property
+    def stalled(self) -> bool:
+        began = self._storing
+        return began is not None and time.monotonic() - began > STALL_SECS
 
     def closing(self) -> None:
         """Limit the wait for an unknown outcome from now on."""
@@ -103,18 +108,21 @@ class Writer(CommitThread[None]):
             raise
 
     def _store(self, group: CommitGroup) -> None:
+        self._storing = time.monotonic()
+        try:
+            self._commit_group(group)
+        finally:
+            self._storing = None
+
+    def _commit_group(self, group: CommitGroup) -> None:
         raw = self._connected()
         kinds = {(r.type, r.schema) for r in group.rows} - self._kinds
         try:
-            with raw.pipeline():
-                raw.execute(b"BEGIN")
-                self._fence(raw, DurablePosition(group.position, group.checksum))
-                self._insert(raw, group, sorted(kinds))
-                raw.execute(b"COMMIT")
+            self._send(raw, group, sorted(kinds))
         except psycopg.Error as e:
             if is_lost(raw, e):
                 raw.close()
-                if not self._in_log(group):
+                if not self._known(lambda: self._has(group)):
                     raise
             else:
                 self._reset(raw, e)
@@ -129,22 +137,22 @@ class Writer(CommitThread[None]):
         head = head or self._log
         raw.execute(FENCE, (*head, LEASE_SECS, self._epoch, *self._log))
 
-    def _insert(self, raw: Raw, group: CommitGroup, kinds: list[tuple[str, int]]) -> None:
+    def _send(self, raw: Raw, group: CommitGroup, kinds: list[tuple[str, int]]) -> None:
+        """Commit the group: one statement is one transaction with one round trip."""
         receipts = {(r.uid, r.req_id): r for r in group.receipts}
-        for statement, rows in (
-            (INSERT_EVENTS, group.rows),
-            (INSERT_JOBS, [_columns(r) for r in group.index.values()]),
-            (DELETE_RECEIPTS, list(receipts)),
-            (
-                INSERT_RECEIPTS,
-                [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in receipts.values()],
-            ),
-            (INSERT_NAMES, [(n.name, n.what, n.stream) for n in group.names]),
-            (INSERT_USAGE, [msgspec.structs.astuple(r) for r in group.usage.values()]),
-            (INSERT_KINDS, kinds),
-        ):
-            if rows:
-                raw.execute(statement, [list(column) for column in zip(*rows, strict=True)])
+        rows: tuple[Sequence[Sequence[Any]], ...] = (
+            group.rows,
+            [msgspec.structs.astuple(r) for r in group.index.values()],
+            [(r.uid, r.req_id, r.jid, r.serial, r.at) for r in receipts.values()],
+            [(n.name, n.what, n.stream) for n in group.names],
+            [msgspec.structs.astuple(r) for r in group.usage.values()],
+            kinds,
+        )
+        head = (group.position, group.checksum)
+        values = [*head, LEASE_SECS, self._epoch, *self._log]
+        for table, count in zip(rows, GROUP_COLUMNS, strict=True):
+            values += columns(table, count)
+        raw.execute(COMMIT_GROUP, values, prepare=True)
 
     def _witness(self, log: DurablePosition) -> None:
         self._head_file.write(*log)
@@ -156,8 +164,62 @@ class Writer(CommitThread[None]):
         # `_store` raises only for a group that is not in the log
         return is_retryable(error)
 
-    def _perform(self, task: None) -> None:
-        raise AssertionError("no tasks")
+    # ---- exchange of the log
+
+    def _perform(self, task: PendingExchange) -> None:
+        """Replace the log by another one with the same jobs, between two commits."""
+        self._storing = time.monotonic()
+        try:
+            result, events = self._exchanged(task.exchange)
+        finally:
+            self._storing = None
+        self._report(events, [(task.done, result)])
+
+    def _exchanged(self, exchange: LogExchange) -> tuple[Appended | Refusal, list[Stored]]:
+        if self.dead is not None:
+            return self.dead, []
+        new: Exchanged | None = None
+        raw = self._raw
+        try:
+            raw = self._connected()
+            with raw.transaction():
+                new = exchange.replace(
+                    Connection(raw), self._log, lambda head: self._fence(raw, head)
+                )
+        except Refusal as e:
+            return e, []
+        except (psycopg.Error, Broken, OSError) as e:
+            failed = self._exchange_failed(raw, new, e)
+            if failed is not None:
+                return failed, []
+        assert new is not None
+        self._log, self._kinds = new.head, set(new.kinds)
+        self._versions[SYSTEM] = new.closing.version
+        try:
+            self._witness(self._log)
+        except Exception as e:
+            self._die(f"the head file of the event store cannot be written: {self._described(e)}")
+            return self.dead or Refusal("storageUnavailable", ""), []
+        self.head = self._log.position
+        return Appended(self.head, self.head), [new.closing]
+
+    def _exchange_failed(self, raw: Raw, new: Exchanged | None, error: Exception) -> Refusal | None:
+        """Return the refusal of an exchange; None if it is in the log all the same."""
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            return Refusal("conflict", "the log is being read, for example by a backup")
+        if isinstance(error, psycopg.Error) and error.sqlstate == FENCED:
+            return self._fenced(raw)
+        if is_lost(raw, error):
+            raw.close()
+            if new is not None and self._known(lambda: self._ends_at(new.head)):
+                return None
+        return self.dead or Refusal(
+            "storageUnavailable", f"the log cannot be exchanged: {describe(error)}"
+        )
+
+    def _ends_at(self, head: DurablePosition) -> bool:
+        row = self._raw.execute("SELECT position, checksum FROM lease").fetchone()
+        return row is not None and (row[0], bytes(row[1])) == head
 
     # ---- the connection
 
@@ -216,14 +278,14 @@ class Writer(CommitThread[None]):
         assert self.dead is not None
         return self.dead
 
-    def _in_log(self, group: CommitGroup) -> bool:
-        """Return whether the group of a lost connection is in the log. Waits for the database."""
+    def _known(self, committed: Callable[[], bool]) -> bool:
+        """Return whether the transaction of a lost connection is in the log. Waits for the database."""
         deadline = None
         while True:
             try:
                 if self._raw.closed:
                     self._again_or_dead()
-                return self._has(group)
+                return committed()
             except (psycopg.Error, OSError) as e:
                 if is_lost(self._raw, e):
                     self._raw.close()
@@ -319,9 +381,3 @@ def _has_news(raw: Raw) -> bool:
     poll = select.poll()
     poll.register(raw.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-
-
-def _columns(r: IndexRow) -> tuple[Any, ...]:
-    row = msgspec.structs.asdict(r)
-    row["busy"] = int(r.busy)
-    return tuple(row.values())

@@ -40,6 +40,9 @@ class StoreReads(ABC):
     def head(self) -> int:
         return self._writer.head
 
+    def stalled(self) -> bool:
+        return False
+
     def busy_jids(self) -> list[str]:
         return self._open().busy_jids()
 

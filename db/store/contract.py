@@ -194,6 +194,11 @@ class EventStore(Protocol):
     def head(self) -> int:
         """Return the position of the last durable event; 0 for none."""
 
+    def stalled(self) -> bool:
+        """Return whether a commit has run for so long that its outcome may stay unknown: appends wait
+        behind it.
+        """
+
     def busy_jids(self) -> list[str]:
         """Return jobs that need a status or have a live process, oldest last change first."""
 

@@ -87,6 +87,9 @@ class FailingStore:
     def head(self) -> int:
         return self._store.head()
 
+    def stalled(self) -> bool:
+        return self._store.stalled()
+
     def busy_jids(self) -> list[str]:
         return self._store.busy_jids()
 

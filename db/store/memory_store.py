@@ -216,6 +216,9 @@ class MemoryStore:
     def head(self) -> int:
         return len(self._log)
 
+    def stalled(self) -> bool:
+        return False
+
     def busy_jids(self) -> list[str]:
         self._check()
         return [r.jid for r in sorted(self._index.values(), key=lambda r: r.position) if r.busy]

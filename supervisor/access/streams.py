@@ -7,6 +7,9 @@ from ...db.store.contract import Appended, Write
 from ...protocol.errors import Refusal
 from ..engine.decision_loop import Engine
 
+#: Limit for a commit. It may become durable later.
+ANSWER_SECS = 30.0
+
 
 class StreamWriter:
     """The only writer of one stream. Concurrent appends share commits."""
@@ -31,6 +34,14 @@ class StreamWriter:
 
         version, self._version = self._version, self._version + len(events)
         self._engine.record(Write(self._stream, version, events), finished)
-        result = await done
+        try:
+            async with asyncio.timeout(ANSWER_SECS):
+                result = await done
+        except TimeoutError:
+            raise Refusal(
+                "storageUnavailable",
+                f"the store did not answer within {ANSWER_SECS:g} s; it is not known whether the request is on"
+                " record, and it was not done; try again",
+            ) from None
         if isinstance(result, Refusal):
             raise result

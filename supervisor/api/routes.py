@@ -50,7 +50,7 @@ async def _livez(h: Handler) -> Any:
 async def _readyz(h: Handler) -> Any:
     if h.runs.draining:
         raise Refusal("draining", "the supervisor is stopping")
-    if h.runs.engine.paused:
+    if h.runs.engine.paused or h.runs.engine.store.stalled():
         raise Refusal("storageUnavailable", "the event store cannot be written now")
     return {"state": "ok", "head": h.runs.engine.store.head()}
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 
 from ...db.maintenance import online_compaction
+from ...db.maintenance.database_compaction import DatabaseExchange
 from ...db.maintenance.new_log import Compacted
 from ...db.maintenance.online_compaction import CompactedLog
 from ...db.sqlite.store import SqliteStore
-from ...db.store.contract import Appended
+from ...db.store.contract import Appended, Done, EventStore
 from ...protocol.errors import Refusal
 from ...runtime.log.logger import Log
 
@@ -42,12 +43,12 @@ class CompactionState(msgspec.Struct, kw_only=True, rename="camel"):
 
 class LogCompaction:
     """One per process. older_than_secs: age of the last event of a folded job; None: a compaction
-    only when somebody asks for it. store: None for a store that cannot be compacted.
+    only when somebody asks for it.
     """
 
     def __init__(
         self,
-        store: SqliteStore | None,
+        store: EventStore,
         log: Log,
         wall: Callable[[], float],
         *,
@@ -62,7 +63,7 @@ class LogCompaction:
 
     def start(self) -> None:
         online_compaction.clear_leftovers(self._root)
-        if self._older_than_secs is not None and self._store is not None:
+        if self._older_than_secs is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._compact_periodically(self._store, self._older_than_secs)
             )
@@ -77,15 +78,10 @@ class LogCompaction:
         """Exchange the log for the prepared one. keep: keep the old log aside. Raises Refusal;
         then the log is unchanged.
         """
-        if self._store is None:
-            raise Refusal(
-                "badRequest", "the event store is in PostgreSQL, whose log cannot be compacted"
-            )
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Appended | Refusal] = loop.create_future()
-        prepared = CompactedLog(self._root, self._wall(), keep=keep)
         began = time.monotonic()
-        self._store.exchange(prepared, lambda r: None if done.done() else done.set_result(r))
+        prepared = self._exchange(lambda r: None if done.done() else done.set_result(r), keep)
         result = await done
         if isinstance(result, Refusal):
             self.state.failed += 1
@@ -108,7 +104,20 @@ class LogCompaction:
         )
         return compacted
 
-    async def _compact_periodically(self, store: SqliteStore, older_than_secs: float) -> None:
+    def _exchange(self, done: Done, keep: bool) -> CompactedLog | DatabaseExchange:
+        if isinstance(self._store, SqliteStore):
+            prepared = CompactedLog(self._root, self._wall(), keep=keep)
+            self._store.exchange(prepared, done)
+            return prepared
+        from ...db.postgres.store import PostgresStore
+
+        # the process that prepared the log keeps a backup
+        assert isinstance(self._store, PostgresStore)
+        exchanged = DatabaseExchange(self._wall())
+        self._store.exchange(exchanged, done)
+        return exchanged
+
+    async def _compact_periodically(self, store: EventStore, older_than_secs: float) -> None:
         await asyncio.sleep(_FIRST_SECS)
         while True:
             if store.head() - self._compacted_at >= EVENTS:

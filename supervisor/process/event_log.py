@@ -8,22 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...db.maintenance.verification import store_path
+from ...db.maintenance.log_source import store_path
 from ...db.sqlite.opening import never_used, system_events
 from ...db.sqlite.store import SqliteStore
 from ...db.store.contract import Deliver, EventStore, Stored
+from ...db.store.database_marker import name_database, named_database
 from ...db.store.group_commit import Point
 from ...db.store.head_file import NOTHING, read_head
 from ...protocol.errors import Refusal
-from ...runtime.filesystems import make_folder, write_atomically
 from ...runtime.store_address import StoreAddress, parsed
 
 if TYPE_CHECKING:
     from ...db.postgres.opening import Site
     from ...service.settings.settings import Settings
 
-#: File in the root that names the database: the URL of `store.url`, without a password.
-MARKER = "store.url"
 LogMessage = Callable[[str], None]
 
 
@@ -101,7 +99,7 @@ class PostgresLog(EventLog):
         from ...db.postgres.store import PostgresStore
 
         store = PostgresStore(self._site(root_id), deliver, point=point)
-        name_database(self._root, self._url)
+        name_database(self._root, self._url, self._password_file)
         log(f"the event store is in {self._address.name} head={store.head()}")
         return store
 
@@ -125,15 +123,7 @@ def event_log(root: Path, settings: "Settings") -> EventLog:
     return log
 
 
-def name_database(root: Path, url: str) -> None:
-    """Name the database in the root, durably. Raises OSError."""
-    make_folder(str(root / "db"))
-    write_atomically(str(root / "db" / MARKER), url.encode(), sync=True)
-
-
 def address_of(root: Path) -> str | None:
     """Return the address of the root's database; None for a root with its log in a file."""
-    try:
-        return (root / "db" / MARKER).read_text().strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
+    database = named_database(root)
+    return None if database is None else database.url

@@ -19,7 +19,7 @@ import msgspec
 
 from ...db.maintenance import file_replacement
 from ...db.maintenance.checkpoints import identity
-from ...db.maintenance.verification import store_path
+from ...db.maintenance.log_source import store_path
 from ...db.records.record_files import FOLDER as RECORDS
 from ...db.sqlite.opening import never_used, system_events
 from ...drivers.keeper_lock import locked, owns
@@ -213,7 +213,7 @@ def init(root: Path) -> Path | None:
     """
     from ...db.maintenance.backup import create_empty_log
 
-    if not never_used(store_path(root)):
+    if address_of(root) is None and not never_used(store_path(root)):
         raise Refusal(
             "badRequest", f"there is a log in {root / 'db'}; an empty log does not replace it"
         )

@@ -307,9 +307,11 @@ class RunService:
             ):
                 return await future
         except TimeoutError:
+            code = "storageUnavailable" if self.engine.store.stalled() else "deadline"
             raise Refusal(
-                "deadline",
-                f"the store did not answer within {ANSWER_SECS:g} s; send the same request (reqId) again",
+                code,
+                f"the store did not answer within {ANSWER_SECS:g} s, and the outcome is not known; send the same"
+                " request (reqId) again, it is done at most once",
             ) from None
         finally:
             self._waiting.pop(handle, None)
@@ -369,6 +371,11 @@ class RunService:
     def _handle(self) -> tuple[int, asyncio.Future[dict[str, Any]]]:
         if self.draining:
             raise Refusal("draining", "the supervisor is stopping")
+        if self.engine.store.stalled():
+            # nothing of this request was decided
+            raise Refusal(
+                "storageUnavailable", "the event store has not answered for some seconds; try again"
+            )
         handle = next(self._handles)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[handle] = future

@@ -4,7 +4,9 @@ has, a supervisor without the lease writes nothing, and a store is resumed witho
 
 import os
 import queue
+import random
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import pytest
 
 from jobscribe.db.events.events import SupervisorStarted
 from jobscribe.db.postgres import connection, lease, opening, reader, writer
+from jobscribe.db.postgres.arrays import array, columns
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.postgres.store import PostgresStore
 from jobscribe.db.store.contract import Appended, Batch, StoreUnreachable, Write
@@ -41,8 +44,10 @@ class Disk:
         self.point: Callable[[str], None] = lambda _: None
         self.store = PostgresStore(self.site, self.calls.put, point=lambda p: self.point(p))
 
-    def append(self, number: int, stream: str | None = None, version: int = 0) -> None:
-        event = SupervisorStarted(at=1.0, session=number, pid=1, boot_id="b", version="1")
+    def append(
+        self, number: int, stream: str | None = None, version: int = 0, text: str = "1"
+    ) -> None:
+        event = SupervisorStarted(at=1.0, session=number, pid=1, boot_id="b", version=text)
         batch = Batch(writes=(Write(stream or f"s{number}", version, (event,)),))
         self.store.append(batch, lambda r: self.results.__setitem__(number, r))
 
@@ -51,8 +56,8 @@ class Disk:
         while not self.results.keys() >= set(numbers):
             self.calls.get(timeout=max(0.1, deadline - time.monotonic()))()
 
-    def now(self, number: int) -> Appended | Refusal:
-        self.append(number)
+    def now(self, number: int, text: str = "1") -> Appended | Refusal:
+        self.append(number, text=text)
         self.settle(number)
         return self.results[number]
 
@@ -168,15 +173,14 @@ def test_a_commit_whose_answer_was_lost_is_reported_as_it_ended(
     disk = Disk(server.url(), tmp_path)
     with closing(disk.store):
         assert isinstance(disk.now(1), Appended)
-        insert = disk.store._writer._insert
+        send = disk.store._writer._send
 
         def lose(raw: Any, group: Any, kinds: Any) -> None:
-            insert(raw, group, kinds)
             if committed:
-                raw.execute(b"COMMIT")
+                send(raw, group, kinds)
             raw.execute(b"SELECT pg_terminate_backend(pg_backend_pid())")
 
-        monkeypatch.setattr(disk.store._writer, "_insert", lose)
+        monkeypatch.setattr(disk.store._writer, "_send", lose)
         result = disk.now(2)
         monkeypatch.undo()
         assert isinstance(result, Appended) == committed
@@ -409,6 +413,32 @@ def test_a_server_process_that_hangs_delays_reads_and_commits_for_a_limited_time
         monkeypatch.undo()
         disk.appended(5)
 
+        # another thread makes a new connection, and reads are refused until it has one
+        allowed = threading.Event()
+
+        def slowly(*args: Any, **options: Any) -> Any:
+            assert allowed.wait(DEADLINE)
+            return connection.connect(*args, **options)
+
+        monkeypatch.setattr(reader, "connect", slowly)
+        disk.store._reader._own.raw.close()
+        for _ in range(2):
+            with pytest.raises(StoreUnreachable, match="a new one is being made"):
+                disk.store.read_all()
+        allowed.set()
+        wait(disk._resumed)
+        in_log(disk)
+
+        # a commit without an answer is known to be one
+        assert not disk.store.stalled()
+        monkeypatch.setattr(writer, "STALL_SECS", 0.0)
+        with server.connect() as c, c.transaction():
+            c.execute(f"SELECT 1 FROM {disk.site.address.schema}.lease FOR UPDATE")
+            disk.append(100)
+            wait(disk.store.stalled)
+        disk.settle(100)
+        assert not disk.store.stalled() and isinstance(disk.results[100], Appended)
+
 
 def _continue(*pids: int) -> None:
     for pid in pids:
@@ -427,6 +457,16 @@ def test_the_environment_leads_no_connection_elsewhere(
         "PGSERVICE": "other",
         "PGSERVICEFILE": str(services),
         "PGPORT": "9",
+        "PGUSER": "nobody-there",
+        "PGDATABASE": "nothing",
+        "PGPASSWORD": "wrong",
+        "PGPASSFILE": str(services),
+        "PGSSLROOTCERT": "/nothing",
+        "PGSSLCERT": "/nothing",
+        "PGREQUIREPEER": "nobody-there",
+        "PGTARGETSESSIONATTRS": "standby",
+        "PGGSSENCMODE": "require",
+        "PGCHANNELBINDING": "require",
     }.items():
         monkeypatch.setenv(name, value)
     disk = Disk(server.url(), tmp_path)
@@ -434,5 +474,58 @@ def test_the_environment_leads_no_connection_elsewhere(
         assert isinstance(disk.now(1), Appended)
 
 
+def test_columns_arrive_as_they_were_sent(server: postgres_server.Server) -> None:
+    sent = {
+        "text": ['a"b\\c{},', "", "NULL", None, "\t\n ", "\u00e9\U0001f600", "'"],
+        "bigint": [0, -1, 2**62, None],
+        "float8": [0.1, 1e300, 5e-324, float("inf"), None],
+        "bytea": [b"", b"\0\xff\\", None],
+    }
+    with server.connect() as c:
+        for kind, values in sent.items():
+            assert c.execute(f"SELECT %s::{kind}[]", [array(values)]).fetchone() == (values,)
+    assert columns([], 2) == ["{}", "{}"] and columns([(1, "a"), (2, "b")], 2) == [
+        "{1,2}",
+        '{"a","b"}',
+    ]
+
+
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
     assert lease.RENEW_SECS * 3 < lease.LEASE_SECS and writer.RECONNECT_SECS < lease.RENEW_SECS
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_full_disk_of_the_server_refuses_by_name_until_there_is_room(
+    server: postgres_server.Server, tmp_path: Path
+) -> None:
+    small = server.folder / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700,uid=postgres", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this machine does not allow a mount")
+    try:
+        with server.connect() as c:
+            c.execute("CREATE ROLE squeezed LOGIN")
+            c.execute(f"CREATE TABLESPACE small OWNER squeezed LOCATION '{small}'")
+            c.execute("ALTER ROLE squeezed SET default_tablespace = small")
+            c.execute("GRANT CREATE ON DATABASE postgres TO squeezed")
+            disk = Disk(server.url(user="squeezed"), tmp_path)
+            schema = disk.site.address.schema
+            with closing(disk.store):
+                number = 1
+                while isinstance(disk.now(number, random.randbytes(20_000).hex()), Appended):
+                    number += 1
+                result = disk.results[number]
+                assert isinstance(result, Refusal) and result.code == "storageUnavailable"
+                assert number > 5 and "No space left on device (53100)" in result.sentence
+                in_log(disk)  # reads work, and later appends are refused in the same way
+                again = disk.now(number + 1, random.randbytes(20_000).hex())
+                assert isinstance(again, Refusal) and "53100" in again.sentence
+                subprocess.run(["mount", "-o", "remount,size=16m", str(small)], check=True)
+                disk.resume()
+                assert isinstance(disk.now(number + 2, random.randbytes(20_000).hex()), Appended)
+                in_log(disk)
+            c.execute(f"DROP SCHEMA {schema} CASCADE")
+            c.execute("DROP TABLESPACE small")
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)

@@ -62,13 +62,28 @@ def test_a_site_that_moved_survives_kills_of_its_supervisor_and_of_its_database(
     assert site.pid == pid and site.process is not None and site.process.poll() is None
     assert "password" not in site.logged()
 
-    report = site.command("db", "check")
-    assert (
-        report.returncode and "is in postgresql://" in report.stderr and "pg_dump" in report.stderr
-    )
+    # commands beside the supervisor, and the way back while a job runs
+    report = site.command("--json", "db", "check")
+    assert report.returncode == 0 and json.loads(report.stdout)["inUse"], report.stderr
+    backup = site.command("db", "backup", str(site.place / "backup"))
+    assert backup.returncode == 0 and "verified" in backup.stdout, backup.stderr
+    compacted = site.command("--json", "db", "compact", "--older-than", "0", "--no-keep")
+    assert compacted.returncode == 0 and json.loads(compacted.stdout)["changed"], compacted.stderr
+    gate.unlink()
+    last = shell(f"until [ -e {gate} ]; do sleep 0.05; done; exit 4")
+    site.submit(last)
+    site.running(last)
     assert site.stop() == 0
     site._sets = tuple(s for s in site._sets if not s.startswith("store.url"))
     process = site.launch()
     assert process.wait(60) != 0 and process.stdout is not None
     process.stdout.close()
     assert "but store.url is not set" in site.log()
+    back = site.command("--json", "db", "move", "--to-file")
+    assert back.returncode == 0, back.stderr
+    site.start()
+    gate.touch()
+    assert site.wait(last)["exit"]["code"] == 4
+    assert site.story(run) == ["JobFolded"]
+    checked = site.command("db", "check")
+    assert checked.returncode == 0, checked.stdout

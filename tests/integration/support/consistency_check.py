@@ -10,7 +10,8 @@ import msgspec
 from supervisor_process import SupervisorProcess, until
 
 from jobscribe.db.events.state import Job, Run
-from jobscribe.db.maintenance.verification import check, export, folded, opened
+from jobscribe.db.maintenance.log_source import opened
+from jobscribe.db.maintenance.verification import check, export, folded
 from jobscribe.db.records.job_record import record_bytes
 from jobscribe.db.records.record_files import record_path
 from jobscribe.db.store.contract import Stored

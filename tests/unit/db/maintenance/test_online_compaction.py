@@ -16,6 +16,7 @@ from jobscribe.db.events.job_fold import evolve
 from jobscribe.db.events.state import Job
 from jobscribe.db.events.usage_row import ALL_MONTHS, merged
 from jobscribe.db.maintenance import compaction, online_compaction
+from jobscribe.db.maintenance.log_source import opened
 from jobscribe.db.maintenance.online_compaction import (
     CompactedLog,
     catch_up,
@@ -24,7 +25,7 @@ from jobscribe.db.maintenance.online_compaction import (
     prepare,
 )
 from jobscribe.db.maintenance.rebuild import rebuild
-from jobscribe.db.maintenance.verification import check, opened
+from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.job_record import record_bytes
 from jobscribe.db.records.record_files import RecordWriter
 from jobscribe.db.records.record_files import catch_up as catch_up_records

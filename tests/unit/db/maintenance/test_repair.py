@@ -26,9 +26,10 @@ from jobscribe.db.events.events import (
 )
 from jobscribe.db.maintenance import checkpoints, salvage
 from jobscribe.db.maintenance.compaction import compact
+from jobscribe.db.maintenance.log_source import open_file
 from jobscribe.db.maintenance.rebuild import rebuild
 from jobscribe.db.maintenance.repair import examine, repair
-from jobscribe.db.maintenance.verification import check, open_file
+from jobscribe.db.maintenance.verification import check
 from jobscribe.db.records.record_files import read_marker
 from jobscribe.db.store import head_file
 from jobscribe.protocol.errors import Refusal
