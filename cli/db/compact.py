@@ -66,9 +66,7 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
     )
 
 
-def _compact_online(
-    s: Session, root: Path, rules: dict[str, Any], *, keep: bool
-) -> "Compacted":
+def _compact_online(s: Session, root: Path, rules: dict[str, Any], *, keep: bool) -> "Compacted":
     """Build the new log here, and have the supervisor exchange it. Raises Refusal, ClientError."""
     import msgspec
 

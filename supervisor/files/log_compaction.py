@@ -132,8 +132,10 @@ class LogCompaction:
         while some := list(itertools.islice(jids, _RELOADED)):
             self._reload(some)
             await asyncio.sleep(0)
-        while self._reload(()):
+        left = self._reload(())
+        while left:
             await asyncio.sleep(_AGAIN_SECS)
+            left = self._reload(())
         # until then, a power failure may take records
         await asyncio.sleep(2 * SETTLED_SECS)
         for path in lists:

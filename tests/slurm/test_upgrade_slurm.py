@@ -91,7 +91,7 @@ def test_agents_of_the_previous_release_work_on_with_their_jobs(
         done = site.command("agent", "stop", "--all", "--all-users")
         assert done.returncode == 0, done.stdout + done.stderr
         for uid, cluster in USED:
-            until(lambda: not at.agents(uid, cluster), "it has ended", SECS)  # noqa: B023
+            until(lambda: not at.agents(uid, cluster), "it has ended", SECS)
         signed(at)
         for uid, cluster in USED:
             at.over(at.run("true", uid, cluster))

@@ -16,7 +16,6 @@ from jobscribe.supervisor.files.log_compaction import EVENTS, LogCompaction
 
 
 @pytest.mark.process
-
 async def test_a_log_that_grew_is_compacted_once_and_a_failure_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
