@@ -68,7 +68,7 @@ from .core.interface.effects import Effect
 from .core.interface.inputs import Now, SignedIn, SignedOut
 from .driver_setup import DriverSet
 from .effect_executor import EffectExecutor
-from .engine.decision_loop import Engine
+from .engine.decision_loop import DurableJob, Engine
 from .engine.event_feed import EventFeed
 from .files.disk_meter import DiskMeter
 from .files.disk_usage import DiskUsage
@@ -287,6 +287,7 @@ class _Supervisor:
         changes = self._live.changes
         self._run_service.kept = changes.watch
         self._engine.decided, self._engine.folded = changes.decided, changes.folded
+        self._engine.reloaded = self._reloaded
         library = Library(
             self._user_root(), limit=settings.limits.upload_bytes, owner=self._driver_set.owner
         )
@@ -317,6 +318,7 @@ class _Supervisor:
             self._clock.wall,
             root=root.path,
             older_than_secs=settings.retention.events_secs,
+            reload=self._engine.reload,
         )
         self._run_dir_reaper.removed = self._disk.removed
         self._notifications = Notifications(
@@ -422,6 +424,10 @@ class _Supervisor:
         self._disk.ended(job)
         self._live.changed(job, position)
         self._metrics.projected(job, position)
+
+    def _reloaded(self, entry: DurableJob) -> None:
+        """Write the record of a job that has less data in the log than before."""
+        self._records.rewrite(entry.job, entry.position, entry.at)
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:
         return [*self._hub.alive(), *self._driver_reports.alive()]

@@ -40,8 +40,7 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
     """Shorten the log: replace the events of each job that ended long ago by one event with all
     data that records show of it.
 
-    A running supervisor exchanges its log for the shorter one between two writes. Nothing is
-    trimmed then: --history has no effect, and purged jobs keep their descriptions.
+    A running supervisor exchanges its log for the shorter one between two writes.
     """
     from ...db.maintenance import compaction
     from ...db.store import head_file
@@ -56,7 +55,7 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
     if dry_run:
         done = compaction.estimate(root, **rules)
     elif head_file.is_locked(root / "db"):
-        done = _compact_online(s, root, older_than * DAY_SECS, keep=not no_keep)
+        done = _compact_online(s, root, rules, keep=not no_keep)
     else:
         done = compaction.compact(root, keep=not no_keep, **rules)
     print_result(
@@ -67,7 +66,7 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
     )
 
 
-def _compact_online(s: Session, root: Path, older_than_secs: float, *, keep: bool) -> "Compacted":
+def _compact_online(s: Session, root: Path, rules: dict[str, Any], *, keep: bool) -> "Compacted":
     """Build the new log here, and have the supervisor exchange it. Raises Refusal, ClientError."""
     import msgspec
 
@@ -76,15 +75,13 @@ def _compact_online(s: Session, root: Path, older_than_secs: float, *, keep: boo
     from ...db.maintenance.new_log import Compacted
     from ...db.store.database_marker import named_database
 
-    progress = progress_reporter(s)
+    progress = rules["progress"]
     if named_database(root) is None:
         catch_up, discard = online_compaction.catch_up, online_compaction.discard
-        done = online_compaction.prepare(root, older_than_secs=older_than_secs, progress=progress)
+        done = online_compaction.prepare(root, **rules)
     else:
         catch_up, discard = database_compaction.catch_up, database_compaction.discard
-        done = database_compaction.prepare(
-            root, older_than_secs=older_than_secs, progress=progress, keep=keep
-        )
+        done = database_compaction.prepare(root, **rules, keep=keep)
     if not done.changed:
         return done
     aside = done.kept_aside

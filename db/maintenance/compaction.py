@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.errors import Refusal
-from ..events.events import LogCompacted, encode, schema_of, type_of
+from ..events.events import JobFolded, LogCompacted, encode, schema_of, type_of
 from ..events.usage_row import UsageRow
 from ..sql.statements import INSERT_JOBS, INSERT_KINDS, ROW_COLUMNS, SqlConnection, insert
 from ..sqlite.opening import repair
@@ -206,6 +206,9 @@ def _fold(plan: Plan, stream: str, own: list[Row], events: list[Stored], rules: 
     if folded_ is None:
         return
     new = _unchained(folded_.row)
+    event = folded_.row.event
+    if isinstance(event, JobFolded) and event.trimmed:
+        plan.trimmed.append(event.job.jid)
     plan.up_to[stream] = new.version
     plan.rows.append(new)
     plan.replaced += folded_.count

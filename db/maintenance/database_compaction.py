@@ -25,8 +25,8 @@ from ..sqlite.schema import open_for_reading
 from ..store.checksum_chain import START, Broken, Row, follow, row, stored
 from ..store.head_file import DurablePosition, HeadFile
 from ..store.name_index import secondary_names
-from . import online_compaction
-from .compaction import OLDER_THAN_SECS
+from . import online_compaction, trimmed_jobs
+from .compaction import HISTORY, OLDER_THAN_SECS
 from .file_replacement import sync
 from .log_source import log_source, site_of, store_path
 from .new_log import Compacted, merged_usage, rechained
@@ -55,10 +55,11 @@ def prepare(
     root: Path,
     *,
     older_than_secs: float = OLDER_THAN_SECS,
+    history: int = HISTORY,
     progress: Progress = no_progress,
     keep: bool = True,
 ) -> Compacted:
-    """Build the new log up to the present end of the log. keep: keep a backup of the log as it was.
+    """Build the new log up to the present end of the log. Arguments as of `compact`. keep: keep a backup of the log as it was.
     `changed` of the result says whether there is a new log. Raises Refusal.
     """
     site, copy = _site(root), root / "db" / FOLDER
@@ -70,9 +71,13 @@ def prepare(
             end = last_before(file, 2**62)
         with contextlib.closing(HeadFile(copy / "db")) as head:
             head.reset(*end)
-        done = online_compaction.prepare(copy, older_than_secs=older_than_secs, progress=progress)
+        done = online_compaction.prepare(
+            copy, older_than_secs=older_than_secs, history=history, progress=progress
+        )
         if not done.changed:
             return done
+        for jids in trimmed_jobs.read(copy).values():
+            trimmed_jobs.write(root, end[0], jids)
         with _written(site) as raw:
             _stage(raw, copy, progress)
         if keep:

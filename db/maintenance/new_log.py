@@ -49,10 +49,13 @@ class Compacted(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class Plan(msgspec.Struct):
-    """up_to: the last version that the checkpoint of each folded stream replaces."""
+    """up_to: the last version that the checkpoint of each folded stream replaces. trimmed: ids of
+    jobs that are folded without some of their data.
+    """
 
     up_to: dict[str, int]
     rows: list[Row]
+    trimmed: list[str] = []
     jobs: int = 0
     jobs_folded: int = 0
     agents_folded: int = 0

@@ -5,8 +5,8 @@ meanwhile (`catch_up`). The writer of the supervisor then copies the rest betwee
 exchanges the files (`CompactedLog`). A small file beside the new log says how far it reaches; a new
 log without that file is an unfinished one.
 
-Nothing is trimmed here: each job folds to exactly what it was, so records, caches and followers of
-the running supervisor stay right.
+A list beside the log names the jobs that the new log has without some of their data
+(`trimmed_jobs`): the supervisor reads these again after the exchange, and writes their records.
 """
 
 import contextlib
@@ -41,8 +41,8 @@ from ..store.checksum_chain import Broken, Row, follow, stored
 from ..store.disk_errors import UNREADABLE, describe
 from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
 from ..store.name_index import secondary_names
-from . import derived_tables, file_replacement
-from .compaction import OLDER_THAN_SECS, fold_streams, rules_of, verified
+from . import derived_tables, file_replacement, trimmed_jobs
+from .compaction import HISTORY, OLDER_THAN_SECS, fold_streams, rules_of, verified
 from .log_source import opened, store_path
 from .new_log import (
     Compacted,
@@ -83,13 +83,14 @@ def prepare(
     root: Path,
     *,
     older_than_secs: float = OLDER_THAN_SECS,
+    history: int = HISTORY,
     now: float | None = None,
     progress: Progress = no_progress,
 ) -> Compacted:
-    """Build the new log up to the present end of the log. `changed` of the result says whether
+    """Build the new log up to the present end of the log. Arguments as of `compact`. `changed` of the result says whether
     there is one. Raises Refusal.
     """
-    rules = rules_of(older_than_secs, None, now)
+    rules = rules_of(older_than_secs, history, now)
     new = new_path(root)
     with one_builder(root):
         discard(root)
@@ -107,6 +108,7 @@ def prepare(
                     return plan.result(events, events)
                 prepared = _build(old, target, plan, head, events, progress)
         _verified_end(new, prepared)
+        trimmed_jobs.write(root, prepared.position, plan.trimmed)
         _note(root, prepared)
         catch_up(root, progress)
         return prepared.result

@@ -112,6 +112,13 @@ class RecordWriter:
             self._seen = max(self._seen, position)
         self._wake.set()
 
+    def rewrite(self, job: Job, position: int, at: float) -> None:
+        """Queue a job that is in the log with less data than before, if it has a record: retention
+        removes records of purged runs.
+        """
+        if record_path(self.folder, job.jid).exists():
+            self.mark(job, position, at)
+
     def reached(self, position: int) -> None:
         """Note that all jobs with events up to `position` have been marked."""
         with self._lock:

@@ -214,7 +214,7 @@ def _timer(tx: Transaction, timer: Timer) -> None:
         case timers.ReservationDeadline(jid, serial):
             gang_placement.deadline(tx, (jid, serial))
         case timers.ReservationRetry(jid, serial):
-            gang_placement.backoff_over(tx, (jid, serial))
+            placement.gang_backoff_over(tx, (jid, serial))
         case timers.NodePoolRetry(driver):
             gang_placement.retry_pool(tx, driver)
         case _:

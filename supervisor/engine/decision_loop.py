@@ -7,7 +7,7 @@ world from the log again.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -143,6 +143,10 @@ class Engine:
         #: called after each decision, before it is durable; and after the world was folded again
         self.decided: Callable[[World, Sequence[Input]], None] = lambda world, inputs: None
         self.folded: Callable[[], None] = lambda: None
+        #: called with a job that `reload` has read again
+        self.reloaded: Callable[[DurableJob], None] = lambda entry: None
+        #: jobs to read again once no decision about them is pending
+        self._outdated: set[str] = set()
 
     # ---- in
 
@@ -263,6 +267,8 @@ class Engine:
                 assert isinstance(pending.result, Refusal)
                 self._commit_failed(pending, pending.result)
                 return
+        if self._outdated:
+            self._reload_outdated()
         if not self._pending:
             self.world.forget_idle()
 
@@ -501,6 +507,37 @@ class Engine:
                 return record
             self.world.agent(key).record = record
         return self.world.agent(key).record
+
+    # ---- the log was trimmed
+
+    def reload(self, jids: Iterable[str]) -> int:
+        """Read these jobs again, because a compaction has dropped some of their data from the log.
+        Return the number of jobs that are not read yet: those with a pending decision are read when
+        it is durable.
+        """
+        self._outdated.update(jids)
+        if not self._acting:
+            self._reload_outdated()
+        return len(self._outdated)
+
+    def _reload_outdated(self) -> None:
+        if self._paused_until is not None:
+            return  # the world is folded again afterwards
+        undecided = {jid for p in self._pending for jid in p.decision.touched}
+        for jid in sorted(self._outdated - undecided):
+            try:
+                entry, _ = self._read(jid)
+            except Refusal as e:
+                self.ports.noticed(e.code, e.sentence)
+                return
+            self._outdated.discard(jid)
+            for cached in (self._durable, self._finished, self._heavy):
+                cached.pop(jid, None)
+            if entry.job.version:
+                if jid in self.world.jobs:
+                    self.world.jobs[jid] = entry.job
+                    self._cache(entry)
+                self.reloaded(entry)
 
     # ---- reads
 

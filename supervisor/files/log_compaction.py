@@ -5,18 +5,20 @@ time to time.
 
 import asyncio
 import contextlib
+import itertools
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from ...db.maintenance import online_compaction
+from ...db.maintenance import online_compaction, trimmed_jobs
 from ...db.maintenance.database_compaction import DatabaseExchange
 from ...db.maintenance.new_log import Compacted
 from ...db.maintenance.online_compaction import CompactedLog
+from ...db.records.record_files import SETTLED_SECS
 from ...db.sqlite.store import SqliteStore
 from ...db.store.contract import Appended, Done, EventStore
 from ...protocol.errors import Refusal
@@ -28,6 +30,8 @@ EVERY_SECS, EVENTS = 24 * 3600.0, 50_000
 _FIRST_SECS = 600.0
 _CLOSE_SECS = 5.0
 _NICE = 19
+#: Jobs that are read again before other work goes on, and the pause before those in use are tried.
+_RELOADED, _AGAIN_SECS = 50, 0.2
 
 
 class CompactionState(msgspec.Struct, kw_only=True, rename="camel"):
@@ -43,7 +47,7 @@ class CompactionState(msgspec.Struct, kw_only=True, rename="camel"):
 
 class LogCompaction:
     """One per process. older_than_secs: age of the last event of a folded job; None: a compaction
-    only when somebody asks for it.
+    only when somebody asks for it. reload: `Engine.reload`.
     """
 
     def __init__(
@@ -54,25 +58,29 @@ class LogCompaction:
         *,
         root: Path,
         older_than_secs: float | None,
+        reload: Callable[[Iterable[str]], int],
     ) -> None:
         self._store, self._log, self._wall, self._root = store, log, wall, root
-        self._older_than_secs = older_than_secs
+        self._older_than_secs, self._reload = older_than_secs, reload
         self.state = CompactionState()
         self._task: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
         self._compacted_at = 0
 
     def start(self) -> None:
         online_compaction.clear_leftovers(self._root)
+        self._reload_trimmed()  # the previous supervisor may have been killed meanwhile
         if self._older_than_secs is not None:
             self._task = asyncio.get_running_loop().create_task(
                 self._compact_periodically(self._store, self._older_than_secs)
             )
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in (self._task, self._reloading):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
 
     async def exchange(self, *, keep: bool) -> Compacted:
         """Exchange the log for the prepared one. keep: keep the old log aside. Raises Refusal;
@@ -90,6 +98,7 @@ class LogCompaction:
         assert prepared.result is not None
         compacted = prepared.result
         self._compacted_at = result.last
+        self._reload_trimmed()
         self.state.done += 1
         self.state.at, self.state.last_error = self._wall(), None
         self.state.events_before, self.state.events_after = (
@@ -116,6 +125,29 @@ class LogCompaction:
         exchanged = DatabaseExchange(self._wall())
         self._store.exchange(exchanged, done)
         return exchanged
+
+    def _reload_trimmed(self) -> None:
+        """Have the jobs read again that lack data in the new log, and their records written."""
+        if self._reloading is not None:
+            self._reloading.cancel()
+        lists = trimmed_jobs.read(self._root)
+        self._reloading = (
+            asyncio.get_running_loop().create_task(self._reload_lists(lists)) if lists else None
+        )
+
+    async def _reload_lists(self, lists: dict[Path, list[str]]) -> None:
+        jids = itertools.chain.from_iterable(lists.values())
+        while some := list(itertools.islice(jids, _RELOADED)):
+            self._reload(some)
+            await asyncio.sleep(0)
+        left = self._reload(())
+        while left:
+            await asyncio.sleep(_AGAIN_SECS)
+            left = self._reload(())
+        # until then, a power failure may take records
+        await asyncio.sleep(2 * SETTLED_SECS)
+        for path in lists:
+            path.unlink(missing_ok=True)
 
     async def _compact_periodically(self, store: EventStore, older_than_secs: float) -> None:
         await asyncio.sleep(_FIRST_SECS)

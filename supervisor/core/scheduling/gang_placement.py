@@ -24,7 +24,7 @@ from ..interface.effects import CheckPorts, ClearTimer, SetTimer
 from ..resources import gang_allocator
 from ..resources.concurrency_limits import RunKey
 from ..resources.gang_allocator import AVOID_BLOCK_SECS, AVOID_SECS, Allocation
-from ..state import cluster_assignment
+from ..state import cluster_assignment, user_hours
 from ..state.transaction import Transaction
 from ..state.world import GangReservation
 from . import dispatch
@@ -181,9 +181,9 @@ def deadline(tx: Transaction, ticket: RunKey) -> None:
     )
 
 
-def back_off(tx: Transaction, ticket: RunKey, reason: str) -> None:
-    """Release everything, and request it again later."""
-    secs = tx.world.policy.hold_again_secs
+def back_off(tx: Transaction, ticket: RunKey, reason: str, secs: float | None = None) -> None:
+    """Release everything, and request it again later. secs: another pause than that of the site."""
+    secs = tx.world.policy.hold_again_secs if secs is None else secs
     release(tx, ticket)
     tx.world.gang_backoffs[ticket] = (reason, tx.now.wall + secs)
     tx.emit(SetTimer(timers.ReservationRetry(*ticket), secs))
@@ -286,6 +286,10 @@ def _place(tx: Transaction, ticket: RunKey, run: Run, hold: GangReservation) -> 
     """Place all tasks, durably, then launch them."""
     jid, serial = ticket
     queue_key, number = tx.world.key_of(run), run.attempt + 1
+    hours = user_hours.used_up(tx.world, queue_key.uid, run.spec.active_plan, tx.now)
+    if hours is not None:  # since the gang requested its resources
+        back_off(tx, ticket, hours.sentence, 0.0)
+        return
     _drop_reservation(tx, ticket)
     tx.world.dequeue(queue_key, ticket)
     tx.shortened_queues[queue_key] = None

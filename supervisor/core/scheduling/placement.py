@@ -102,6 +102,20 @@ def _waits_for_hours(tx: Transaction, key: AgentKey, ticket: RunKey) -> bool:
     return True
 
 
+def gang_backoff_over(tx: Transaction, ticket: RunKey) -> None:
+    """Let a gang request its resources again after its pause, or give back its slots if its user
+    has used up the hours of the month.
+    """
+    if ticket in tx.world.gang_backoffs:
+        run = tx.world.jobs[ticket[0]].run
+        assert run is not None
+        key = tx.world.key_of(run)
+        if _waits_for_hours(tx, key, ticket):
+            withdraw(tx, key, tx.world.agent(key).asking)
+        else:
+            gang_placement.backoff_over(tx, ticket)
+
+
 def withdraw_all(tx: Transaction, key: AgentKey) -> None:
     """Take the agent's queued runs out of the pools while it is away."""
     _refill(tx, place(tx, placement_ahead.agent_away(tx, key)))

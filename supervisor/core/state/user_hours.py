@@ -8,7 +8,7 @@ import datetime
 from typing import NamedTuple
 
 from ....db.events.reserved import by_task
-from ....db.events.state import Task
+from ....db.events.state import Job, Task
 from ....db.events.usage import allocated_secs
 from ....protocol.errors import Refusal
 from ..interface.inputs import Now
@@ -74,17 +74,28 @@ def running_secs(world: World, uid: str, now: Now) -> tuple[float, float]:
         for task in job.live_tasks():
             if task.token.serial == serial:
                 reserved = by_task(request_of(job, serial), task.token.role, len(task.gpus))
-                secs = _secs(world, task, now)
+                secs = _secs(world, job, task, now)
                 cores += secs * reserved.cores
                 gpus += secs * reserved.gpus
     return cores, gpus
 
 
-def _secs(world: World, task: Task, now: Now) -> float:
+def _secs(world: World, job: Job, task: Task, now: Now) -> float:
     """Return for how long the command of a task runs or ran; 0 if it has not started."""
     exit_ = task.exit or task.exited
     if exit_ is not None and exit_.started_at is not None and exit_.ended_at is not None:
         return max(0.0, exit_.ended_at - exit_.started_at) + allocated_secs(task, now.wall)
     if task.token in world.began:
         return max(0.0, now.mono - world.began[task.token])
-    return 0.0 if task.started_at is None else max(0.0, now.wall - task.started_at)
+    if task.started_at is None:
+        return 0.0
+    # after a restart, until its agent has reported: the wall clock may have been set meanwhile
+    secs, run = max(0.0, now.wall - task.started_at), job.run
+    if (
+        run is not None
+        and run.serial == task.token.serial
+        and run.queued_mono is not None
+        and run.queued_boot_id == now.boot_id
+    ):
+        secs = min(secs, max(0.0, now.mono - run.queued_mono))
+    return secs

@@ -15,7 +15,7 @@ from supervisor_process import PYTHON_PATH, SupervisorProcess, become
 
 SOAK = os.environ.get("SOAK") == "1"
 #: Factor for promised times in an ordinary run: the machine may be busy.
-ROOM = 1 if SOAK else 5
+ROOM = int(os.environ.get("ROOM", 1 if SOAK else 5))
 #: The uid of ordinary sites if the tests run as root.
 ORDINARY = 65534
 

@@ -11,6 +11,7 @@ from sim_batch_bugs import BATCH_BUGS, RARE_BATCH_BUGS
 from sim_execution_bugs import EXECUTION_BUGS
 from sim_gang_bugs import GANG_BUGS, RARE_GANG_BUGS, Patch
 from sim_host_bugs import HOST_BUGS, RARE_HOST_BUGS
+from sim_hour_bugs import HOUR_BUGS
 
 from jobscribe.agent.session.state_machine import Session
 from jobscribe.db.events import agent_fold
@@ -200,6 +201,7 @@ BUGS: tuple[Callable[[], list[Patch]], ...] = (
     serves_users_in_the_order_of_submission,
     *GANG_BUGS,
     *HOST_BUGS,
+    *HOUR_BUGS,
     *BATCH_BUGS,
     *EXECUTION_BUGS,
 )

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import sim_hours
 from sim_recipes import Recipes, command, one_fits, too_much
 
 from jobscribe.protocol.api.requests import RunCancel, RunRelease, RunSimulation, RunSpec
@@ -106,6 +107,7 @@ class Clients:
             simulation_id=f"late{len(self.runs):04d}",
             driver="local",
             grace_secs=1.0,
+            active_plan=sim_hours.UNLIMITED if self.supervisor.policy.queues.plans else None,
             **what,
         )
         asked = Asked(uid, f"{uid}-{spec.simulation_id}-command", f"run-{len(self.runs):06d}", None)
@@ -303,6 +305,8 @@ class Clients:
         self.time.say("client", asked.req_id, "<-", reply)
         if isinstance(reply, Refusal):
             self.time.saw("refused: " + reply.code)
+            if reply.code == "hoursUsedUp" and sim_hours.refused_for_nothing(self, asked.uid):
+                self._broken(f"{asked.req_id} was refused, and {asked.uid} has hours left: {reply}")
             if reply.code == "resourceExceeded" and one_fits(
                 self._may(asked), asked.request.run.roles
             ):

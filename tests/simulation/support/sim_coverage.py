@@ -77,6 +77,8 @@ COINCIDENCES = (
     "a run was stopped that waited with its agent for a slot",
     "a run was started in the slot of an ended one",
     "users took turns",
+    "a run waited for hours of its user",
+    "refused: hoursUsedUp",
     "a user waited for the limit of running runs",
     "a user waited for the limit of all cores",
     "a keeper died while runs waited with it for a slot",

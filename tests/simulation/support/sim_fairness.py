@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import sim_hours
 from sim_clients import USERS
 
 from jobscribe.db.events.reserved import by_task
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 TOTAL_CORES = 4
 #: The configurations of lives; the seed chooses.
 SITES = (
-    *(5 * (Queues(),)),
+    *(4 * (Queues(),)),
+    sim_hours.SITE,
     Queues(queues={"lab": Queue(users=USERS[:1])}, limits=UserLimits(queued=8)),
     Queues(
         queues={"lab": Queue(users=USERS[:1], share=2.0)},

@@ -81,6 +81,9 @@ def _waits(supervisor: "Supervisor", jid: str, run: Run) -> str | None:
         and (why := _gang(supervisor, ticket, run))
     ):
         return why
+    if timers.HoursCheck(key) in pending:
+        supervisor.time.saw("a run waited for hours of its user")
+        return moved(supervisor, key, view)
     return _asking(supervisor, key, view) or moved(supervisor, key, view)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import sim_fairness
 import sim_hosts
+import sim_hours
 import sim_slurm
 from sim_agent import Agent
 from sim_checks import Checks
@@ -131,6 +132,7 @@ class Simulator:
         ):
             for _ in range(many):
                 self.time.after(r.random() * busy, act)
+        sim_hours.months(self, STORM_SECS)
         for at, what in self.swarm.plan(r, STORM_SECS):
             self.time.after(at, lambda what=what: self._soon(r.randint(0, CLOSE_STEPS), what))
         self._until(BEGIN + STORM_SECS)
@@ -139,6 +141,7 @@ class Simulator:
         self.ledger.advance()
         self.checks.reckon()
         self.ledger.reckon()
+        sim_hours.reckon(self)
         rows = self.supervisor.store._rows
         return Lived(self.time.happened, rows[-1].checksum.hex() if rows else "", self.time.steps)
 
@@ -213,7 +216,8 @@ def run(seed: int, trace: Callable[[str], None] | None = None) -> Lived:
     """Run one life; raise Violation if a guarantee is broken."""
     sim = Simulator(seed, trace)
     reached, page, asking = failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING
-    failpoints.reached = sim.supervisor.reached
+    hours = placement.HOURS_SECS
+    failpoints.reached, placement.HOURS_SECS = sim.supervisor.reached, sim_hours.LOOK_SECS
     if sim.small:
         state_machine.SNAPSHOT_PAGE, placement.ASKING = 2, 3
     try:
@@ -224,6 +228,7 @@ def run(seed: int, trace: Callable[[str], None] | None = None) -> Lived:
         raise Violation(f"{type(e).__name__}: {e}\nto see it again: {command(seed)}") from e
     finally:
         failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING = reached, page, asking
+        placement.HOURS_SECS = hours
 
 
 if __name__ == "__main__":

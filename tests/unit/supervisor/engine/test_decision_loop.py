@@ -9,9 +9,12 @@ from collections import Counter
 import pytest
 from usage_fold import usage_of
 
-from jobscribe.db.events.job_fold import evolve
+from jobscribe.db.events.events import JobFolded, job_stream
+from jobscribe.db.events.job_fold import evolve, fold
 from jobscribe.db.events.state import Job
 from jobscribe.db.events.usage_row import ALL_MONTHS, DAY, HOUR, UsageRow, merged
+from jobscribe.db.maintenance.checkpoints import trimmed
+from jobscribe.db.store.contract import Stored
 from jobscribe.db.store.failing_store import Faults
 from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.api.requests import RunCancel, RunSimulation
@@ -1073,3 +1076,61 @@ def test_a_gang_that_runs_at_a_restart_holds_its_resources_since_its_placement(k
     holdings = after.engine.world.slots.fair.holdings
     assert len(placed) == 2 == len(holdings)
     assert {(h.cores, h.since) for h in holdings.values()} == {(2.0, after.mono - 100.0)}
+
+
+# ---- a compaction trimmed the log
+
+
+def trimmed_log(house, jid, monkeypatch):
+    """Replace what the store has of a job now by a checkpoint without its history."""
+    read, stream = house.store.read, job_stream(jid)
+    events = read(stream)
+    job = trimmed(fold(jid, [s.event for s in events]), 0)
+    last = events[-1]
+    event = JobFolded(at=last.event.at, job=job, events=len(events), since=1.0, folded_at=2.0)
+    start = Stored(last.position, stream, last.version, event)
+
+    def shorter(of, after=0, limit=None):
+        return [start, *read(of, last.version)] if of == stream else read(of, after, limit)
+
+    monkeypatch.setattr(house.store, "read", shorter)
+
+
+def test_a_job_whose_history_was_trimmed_is_read_again_wherever_it_is_in_memory(kit, monkeypatch):
+    house = House(kit, hold=True)
+    jid, read = kit.jid_of(), []
+    house.engine.reloaded = lambda e: read.append((e.job.status, len(e.job.history)))
+    house.submit()
+    house.agent()
+    house.store.commit()
+    for _ in range(2):
+        house.says(kit.ended(house.token()))
+        house.submit(force=True)
+        house.store.commit()
+    house.says(kit.ended(house.token()))
+    house.store.commit()
+    assert (len(house.job().history), house.engine.world.jobs) == (2, {})
+    trimmed_log(house, jid, monkeypatch)
+    # cached
+    assert house.engine.reload([jid]) == 0
+    assert read == [("completed", 0)]
+    assert (house.job().history, house.job().history_dropped) == ((), 2)
+    # begins anew while the log is exchanged: read when that is durable
+    house.submit(force=True)
+    trimmed_log(house, jid, monkeypatch)
+    assert (house.engine.reload([jid, kit.jid_of(9)]), len(read)) == (1, 1)
+    house.store.commit()
+    assert house.engine.reload(()) == 0
+    assert read[1:] == [("pending", 1)]
+    assert house.engine.world.jobs[jid] is house.job()
+    assert house.job() == fold(jid, [s.event for s in house.store.read(job_stream(jid))])
+    house.says(kit.ended(house.token()))
+    house.store.commit()
+    assert house.job() == fold(jid, [s.event for s in house.store.read(job_stream(jid))])
+    # cannot be read now
+    monkeypatch.setattr(house.store, "read", refuse_reading)
+    assert house.engine.reload([jid]) == 1 and house.notices[-1] == "storageUnavailable"
+
+
+def refuse_reading(*args):
+    raise Refusal("storageUnavailable", "it cannot be read")
