@@ -1,6 +1,7 @@
 """Translates settings into drivers, agent and keeper settings, and the `CoreConfig` of the core."""
 
 import os
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -143,7 +144,11 @@ def _local_place(settings: Settings) -> HostCapacity:
 
 
 def local_node(settings: Settings) -> Node:
-    """Return this machine as a node for runs with roles."""
+    """Return this machine as a node for runs with roles.
+
+    Ports are assigned from a random one: another supervisor of this machine may check the same
+    ports just before either's tasks listen.
+    """
     r = settings.resources
     first, last = r.local_ports
     gpus = cards() if r.local_gpus == ("auto",) else r.local_gpus
@@ -156,6 +161,7 @@ def local_node(settings: Settings) -> Node:
         gpu_names=_gpu_names(gpus, None),
         first_port=first,
         last_port=last,
+        start_port=random.randint(first, last),
     )
 
 

@@ -296,7 +296,7 @@ async def test_a_job_that_takes_too_much_dies_and_the_rest_lives(place: Place, a
     assert (exit_.code, exit_.out_of_memory) == (3, True)
     exit_ = await place.done("kill -9 $$")
     assert (exit_.signal, exit_.out_of_memory) == (9, False)
-    assert place.supervisor.connections == 1
+    assert place.supervisor.connections == 1, place.logs()
     after = _processes(place, agent)
     assert all(after[title] == before[title] for title in ("jobscribe keeper", "jobscribe agent"))
     assert place.do("inspect", "-f", "{{.State.Running}}", agent) == "true"

@@ -16,6 +16,8 @@ import resource
 import signal
 import struct
 
+from ....runtime import processes
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +26,9 @@ _SYS_CLONE3 = 435  # the same number on every architecture
 _CLONE_VFORK, _CLONE_INTO_CGROUP = 0x4000, 0x2_0000_0000
 _ARGUMENTS = struct.Struct("11Q")
 _FAILED = 127
+#: Children of a new process are confined until this number of processes is known: it may create
+#: them faster than they are found.
+_FAMILY = 1000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc["syscall"]
@@ -75,8 +80,8 @@ def spawn(program: Program, setting: Setting) -> int:
     """Spawn a session leader with this setting and default signals; return its pid. Raises OSError.
 
     This process changes its own directory, umask and core limit for the moment of the call: it has
-    one thread. The hard core limit and the score follow right after the start, because a process
-    cannot raise them again.
+    one thread. The hard core limit and the score follow right after the start, because this process
+    could not change its own back.
     """
     hard = _core_limit(setting.core)[1]
     before = os.umask(setting.umask)
@@ -99,10 +104,7 @@ def spawn(program: Program, setting: Setting) -> int:
         os.umask(before)
         if limits[0] != hard:
             resource.setrlimit(resource.RLIMIT_CORE, limits)
-    with contextlib.suppress(OSError):  # it has ended, or runs as another user
-        if limits[1] != hard:
-            resource.prlimit(pid, resource.RLIMIT_CORE, (hard, hard))
-        _raise_oom_score(pid, setting.oom_score)
+    _confine(pid, None if limits[1] == hard else hard, setting.oom_score)
     return pid
 
 
@@ -140,6 +142,24 @@ def _core_limit(size: int) -> tuple[int, int]:
     most = resource.getrlimit(resource.RLIMIT_CORE)[1]
     size = size if most == resource.RLIM_INFINITY else min(size, most)
     return size, size
+
+
+def _confine(pid: int, core: int | None, oom_score: int) -> None:
+    """Give a running process its hard core limit (None: it has it) and its score.
+
+    It may have created children before: on a busy machine a shell starts its first command sooner.
+    Each process is confined before its children are listed, so later children inherit both.
+    """
+    if core is None and oom_score <= own_oom_score():
+        return
+    family = [pid]
+    for each in family:  # grows during the loop
+        with contextlib.suppress(OSError):  # it has ended, or runs as another user
+            if core is not None:
+                resource.prlimit(each, resource.RLIMIT_CORE, (core, core))
+            _raise_oom_score(each, oom_score)
+            if len(family) < _FAMILY:
+                family += processes.children(each)
 
 
 def _raise_oom_score(pid: int, least: int) -> None:

@@ -356,7 +356,8 @@ class DockerDriver:
             listener.on_event(host, event)
         actor = event.get("Actor") or {}
         id_, action = str(actor.get("ID", "")), event.get("Action")
-        part = (actor.get("Attributes") or {}).get(names.PART)
+        labels = actor.get("Attributes") or {}
+        part = labels.get(names.PART)
         if part == "relay" and action in ("die", "destroy"):
             self.log("host {}: the agents' relay container: {}", host, action)
             self.relays[host].invalidate()
@@ -369,7 +370,7 @@ class DockerDriver:
             if (ended := self._ended.get(id_)) is not None:
                 ended.set()
             else:
-                self._spawn(self._reap_ended(host, id_))
+                self._spawn(self._reap_ended(host, id_, _parse_key(labels.get(names.KEY))))
 
     def _sync(self, host: str) -> None:
         for listener in self._listeners:
@@ -410,9 +411,10 @@ class DockerDriver:
                 ),
             )
 
-    async def _reap_ended(self, host: str, id_: str) -> None:
+    async def _reap_ended(self, host: str, id_: str, key: AgentKey | None) -> None:
+        """key: of the event's labels. A container that was removed at once has no labels to inspect."""
         try:
-            await self.reaper.reap(self.engines[host], id_)
+            await self.reaper.reap(self.engines[host], id_, key)
         except EngineError as e:
             self.log(
                 "{}",

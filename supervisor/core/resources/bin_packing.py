@@ -24,7 +24,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     subnets: gangs get a network on one host, with addresses of this range. plans: only runs of
     users with these plans are placed here; empty: users without a dedicated node. gpu_names: of
-    each GPU, "" if unknown.
+    each GPU, "" if unknown. start_port: where the first search for a free port begins.
     """
 
     host: str
@@ -35,6 +35,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     gpu_names: tuple[str, ...] = ()
     first_port: int = 30_000
     last_port: int = 32_767
+    start_port: int = 0
     subnets: str | None = None
     plans: frozenset[str] = frozenset()
 

@@ -1,9 +1,9 @@
 """The nodes of one driver: their cores, memory, GPUs and ports, and what gangs hold of them.
 
-Ports are assigned in turn, so that a released port is not reused at once. Ports on which other
-processes listen are avoided for a while. On nodes with subnets, each gang has a block of addresses;
-blocks used by other networks are avoided as well. A host that is down gets no new tasks. Functions
-on plain data; deterministic.
+Ports are assigned in turn from the node's start port, so that a released port is not reused at
+once. Ports on which other processes listen are avoided for a while. On nodes with subnets, each
+gang has a block of addresses; blocks used by other networks are avoided as well. A host that is
+down gets no new tasks. Functions on plain data; deterministic.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,7 +81,7 @@ class NodePool(msgspec.Struct):
 
     def __post_init__(self) -> None:
         for n in self.nodes:
-            self.usage.setdefault(n.host, NodeUsage(subnets=n.subnets))
+            self.usage.setdefault(n.host, NodeUsage(next_port=n.start_port, subnets=n.subnets))
 
 
 def assign(

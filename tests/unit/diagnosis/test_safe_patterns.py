@@ -76,10 +76,10 @@ def test_a_rule_that_cannot_be_used_is_refused_with_its_reason(rule: str, senten
 @pytest.mark.parametrize("rule", BACKTRACKING)
 def test_a_rule_on_which_backtracking_takes_years_ends_at_once(rule: str) -> None:
     pattern = Pattern(rule)
-    begun = time.monotonic()
+    begun = time.process_time()
     for line in ("a" * LINE_CHARS, "a" * (LINE_CHARS - 1) + "!", "ab x" * (LINE_CHARS // 4)):
         pattern.search(line)
-    assert time.monotonic() - begun < 1
+    assert time.process_time() - begun < 1
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
@@ -117,6 +117,6 @@ def test_the_slowest_table_takes_about_a_second_for_the_longest_output() -> None
         for n in range(number)
     )
     text = ("a" * (SEEN_CHARS // 12 - 1) + "\n") * SEEN_LINES
-    begun = time.monotonic()
+    begun = time.process_time()
     diagnose(ExitInfo(code=1, last_lines=text, termination_message=text), Table(rows=rows))
-    assert number > 40 and time.monotonic() - begun < 5
+    assert number > 40 and time.process_time() - begun < 5

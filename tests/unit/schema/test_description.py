@@ -559,14 +559,14 @@ def test_roles_whose_variables_have_one_name() -> None:
 
 
 def test_thousands_of_problems_are_bounded() -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     found = problems({**job(), **{f"comand{n}": n for n in range(16_000)}})
     assert len(found) == MAX_PROBLEMS + 1
     assert "15000 more" in found[-1].problem
     jobs = [job(name=f"job-{n}", after=[f"jobb-{m}" for m in range(100)]) for n in range(MAX_JOBS)]
     assert len(problems({"jobs": jobs})) == MAX_PROBLEMS + 1
     # two seconds on an idle machine
-    assert time.monotonic() - begun < 30
+    assert time.process_time() - begun < 30
 
 
 @pytest.mark.parametrize(
@@ -638,7 +638,7 @@ _jobs = st.fixed_dictionaries(
 @pytest.mark.timeout(7200 if os.environ.get("SOAK") else 120)
 def test_whatever_it_is_it_is_runs_or_problems_with_paths(data: object) -> None:
     """Accepted input has the structure of a run, also for the supervisor's decoder."""
-    begun = time.monotonic()
+    begun = time.process_time()
     try:
         all_runs = [s for m in made(data) for s in m.specs]
         assert all_runs
@@ -650,7 +650,7 @@ def test_whatever_it_is_it_is_runs_or_problems_with_paths(data: object) -> None:
             p.problem and p.right and p.path.isascii() and p.sentence().isprintable()
             for p in e.problems
         )
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 @given(st.lists(st.text(max_size=80) | st.integers(0, 99), max_size=6))

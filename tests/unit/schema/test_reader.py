@@ -178,11 +178,11 @@ BILLION = "a0: &a0 [x, x]\n" + "".join(
 
 
 def test_a_billion_laughs_are_not_built() -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     found = problems(BILLION)
     assert {p.problem.split('"')[1][0] for p in found} == {"&", "*"}
     assert found[0].line == 1
-    assert time.monotonic() - begun < 10
+    assert time.process_time() - begun < 10
 
 
 @pytest.mark.parametrize(
@@ -351,13 +351,13 @@ WORST = [
 @pytest.mark.parametrize("name", ["x.yaml", "x.json"])
 @pytest.mark.parametrize("raw", WORST if SOAK else WORST[:7:3], ids=lambda raw: str(raw[:4]))
 def test_a_megabyte_of_anything_is_over_soon(raw: bytes, name: str) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     try:
         parse_description(parse(raw, name).data)
     except InvalidDocument as e:
         assert e.problems
     # at most three seconds on an idle machine
-    assert time.monotonic() - begun < 20
+    assert time.process_time() - begun < 20
 
 
 _pieces = st.sampled_from(

@@ -48,6 +48,14 @@ MOVIE = Model(
     ),
 )
 MODELS = {m.name: m for m in (REPORT, MOVIE)}
+#: Runs for a time, or until a file "go" is in its directory.
+PROGRAM = """import os, sys, time
+end = time.monotonic() + float(sys.argv[1])
+print("odd begins", flush=True)
+while time.monotonic() < end and not os.path.exists("go"):
+    time.sleep(max(0.0, min(0.05, end - time.monotonic())))
+print("odd ends")
+"""
 LIES = {
     "state": "error",
     "computeJobStart": 0,
@@ -71,8 +79,7 @@ def prepare(run: Run) -> Prepared:
     given = checked(run.data, MODELS[run.model])
     for name in lib_files(run.data):
         (run.run_dir / name).write_bytes((run.lib / name).read_bytes())
-    code = f"import time; print('odd begins', flush=True); time.sleep({given['secs']}); print('odd ends')"
-    return Prepared(command=(sys.executable, "-c", code))
+    return Prepared(command=(sys.executable, "-c", PROGRAM, str(given["secs"])))
 
 
 def progress(run: Run) -> dict[str, Any]:

@@ -126,12 +126,13 @@ def test_two_busy_loops_are_counted_as_two(watch: Watch) -> None:
     until(lambda: (watch.at(token).processes or 0) >= 2 and cpu(watch.at(token)) > 0.2)
     began, before = time.monotonic(), oracle(watch.known(token))
     watch.look()
-    time.sleep(1.0)  # measure over one second
+    # measure over one second of both loops together, which may take longer on a busy machine
+    until(lambda: oracle(watch.known(token)) - before > 1.0, secs=60)
     sample = watch.at(token)
     expected = 100 * (oracle(watch.known(token)) - before) / (time.monotonic() - began)
     print(f"read {sample.cpu_percent} %, by another reader {expected:.0f} %")
     assert sample.cpu_percent == pytest.approx(expected, rel=0.1, abs=6)
-    assert sample.cpu_percent > 20, "nothing was measured"
+    assert cpu(sample) > 1.0, "nothing was measured"
 
 
 def test_who_sleeps_takes_nothing(watch: Watch) -> None:

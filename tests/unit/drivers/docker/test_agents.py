@@ -534,6 +534,16 @@ async def test_one_that_somebody_removed_is_gone(house: House) -> None:
     assert [(e["id"], e["sentence"]) for e in house.ends()] == [(handle["id"], found.detail)]
 
 
+async def test_the_end_of_one_that_is_removed_at_once_is_stored_by_its_event(house: House) -> None:
+    driver = house.driver()
+    handle = await driver.start(spec())
+    await until(lambda: driver.engines["a"].up and house.fake.called("GET /events"))
+    house.fake.vanish(NAME)
+    await until(house.ends)  # nobody asks for it
+    said = [(e["id"], e["sentence"]) for e in house.ends()]
+    assert said == [(handle["id"], "its container was removed from outside")]
+
+
 @pytest.mark.parametrize("trouble", ["fail", "disconnect", "hang"])
 async def test_who_cannot_be_asked_is_called_neither_gone_nor_alive(
     house: House, trouble: str

@@ -679,9 +679,9 @@ def test_no_output_holds_the_loop() -> None:
     """The promised limit is one second; the test allows five for busy machines."""
     for line in hostile():
         text = line * (SEEN_CHARS // len(line) + 1)
-        begun = time.monotonic()
+        begun = time.process_time()
         diagnose(ExitInfo(code=1, last_lines=text, termination_message=text), TABLE)
-        assert time.monotonic() - begun < 5, line[:40]
+        assert time.process_time() - begun < 5, line[:40]
 
 
 def test_rows_are_plain_data_that_compare() -> None:

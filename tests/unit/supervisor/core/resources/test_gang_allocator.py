@@ -6,11 +6,14 @@ import itertools
 import os
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from jobscribe.protocol.jobs.roles import Port, TaskPlace, TaskRole
+from jobscribe.service.settings.loader import load
+from jobscribe.supervisor.configuration import local_node
 from jobscribe.supervisor.core.resources import gang_allocator
 from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS, Node, NodePool
 
@@ -69,6 +72,24 @@ def names(grants):
 
 def ports_of(places):
     return [(p.host, n) for p in places for numbers in p.ports.values() for n in numbers]
+
+
+# ports
+
+
+def test_ports_are_assigned_in_turn_from_the_start_port_of_the_node():
+    here = msgspec.structs.replace(node(ports=6), start_port=30_003)
+    room = NodePool(nodes=(here,))
+    for name, wanted in (("j1", [30_003, 30_004]), ("j2", [30_000, 30_005]), ("j3", [30_001, 30_002])):
+        ((_, places),) = ask(room, name, role())
+        assert sorted(n for _, n in ports_of(places)) == wanted
+
+
+def test_each_start_of_a_supervisor_assigns_the_ports_of_this_machine_from_another_one():
+    """Two supervisors of a machine may check the ports of their gangs at the same time."""
+    settings = load({"resources.local_ports": "30000-32000"}, env={})
+    starts = {local_node(settings).start_port for _ in range(50)}
+    assert len(starts) > 1 and all(30_000 <= port <= 32_000 for port in starts)
 
 
 # choice of hosts
