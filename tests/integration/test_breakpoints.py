@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from debugging_user import Debugger, waiting_stop
-from supervisor_process import UID, SupervisorProcess, jid_of, open_files, shell, spec
+from debugging_user import Debugger, attached, check_flooded, flooding_lines, waiting_stop
+from supervisor_process import UID, SupervisorProcess, jid_of, open_files, rss, shell, spec
 
 from jobscribe.client import Client, ClientError
 
@@ -103,15 +103,55 @@ def test_a_job_that_nobody_debugs_continues_and_output_is_bounded(
     assert b"nobody attached within 0.2 s" in site.output(run, "stderr").body
 
     flood = _submit(site, "x = 'y' * 10_000_000\nbreakpoint()\nprint('over')")
-    debugger = Debugger(client, waiting_stop(client, jid_of(flood)))
+    stop = waiting_stop(client, jid_of(flood))
+    debugger = Debugger(client, stop)
     debugger.until("prompt")
     assert len(debugger.type("p x")) < 2_000_000
+    client.debug_io(debugger.session, "z" * 32_000)
+    client.debug_io(debugger.session, "z" * 32_000)
+    client.debug_io(debugger.session, "z" * 32_000)
+    assert "a line of over 64 KiB was ignored" in debugger.type("z")
     client.debug_io(debugger.session, close=True)
+    waiting_stop(client, jid_of(flood))
+    held = rss(stop["pid"])
+    said = site.command(
+        *("debug", "attach", stop["id"], "--uid", UID), given="".join(flooding_lines(20))
+    )
+    check_flooded(said.stdout, said.stderr)
+    assert said.returncode == 0 and "Traceback" not in said.stderr
     again = Debugger(client, waiting_stop(client, jid_of(flood)))
     again.until("prompt")
+    assert rss(stop["pid"]) - held < 15 * 2**20, "the job keeps what its user did not read"
     again.type("c", "end")
     assert site.wait(flood)["exit"]["code"] == 0
     assert client.debug_list() == {"stops": [], "notes": []}
+
+
+@pytest.mark.soak("the test above, with 20 MB")
+@pytest.mark.timeout(1200)
+def test_a_debugger_that_is_flooded_with_1_gb_costs_no_memory(
+    site: SupervisorProcess, client: Client
+) -> None:
+    """A user pastes, a debugger shows, a process sends without end, and a client sends 1 GB each."""
+    run = _submit(site, "breakpoint()\nprint('over')")
+    stop = waiting_stop(client, jid_of(run))
+    pids = {"job": stop["pid"], "agent": site.agent_pid(), "supervisor": site.pid}
+    before = {name: rss(pid) for name, pid in pids.items()}
+    words = ("debug", "attach", stop["id"], "--root", str(site.root), "--uid", UID)
+    code, said, shown, peak = attached(words, flooding_lines(1000))
+    assert code == 0
+    check_flooded(said, shown)
+    debugger = Debugger(client, waiting_stop(client, jid_of(run)))
+    debugger.until("prompt")
+    for _ in range(31_250):
+        client.debug_io(debugger.session, "z" * 32_000)
+    assert "was ignored" in debugger.type("z")
+    grown = {name: (rss(pid) - before[name]) / 2**20 for name, pid in pids.items()}
+    print(f"grown: {grown} MiB; peak of the user's command: {peak / 2**20} MiB")
+    assert max(grown.values()) < 40, grown
+    assert peak < 200 * 2**20
+    debugger.type("c", "end")
+    assert site.wait(run)["exit"]["code"] == 0 and site.output(run).body == b"over\n"
 
 
 def test_an_operator_turns_remote_debugging_and_profiles_off(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from dap_client import DapClient
 from debugging_user import waiting_stop
-from supervisor_process import UID, SupervisorProcess, jid_of, open_files, spec
+from supervisor_process import UID, SupervisorProcess, jid_of, open_files, rss, spec
 
 from jobscribe.client import Client
 
@@ -25,6 +25,8 @@ print(f(3), flush=True)
 print(f(4), flush=True)
 print(f(5), flush=True)
 """
+#: Prints 20 MB.
+FLOOD = "[print('w' * 65535, file=__import__('sys').stderr) for _ in range(320)] and None"
 #: Neither an address where nothing listens nor a missing debugpy is a failure of the job.
 WITHOUT = """
 import os, sys
@@ -105,6 +107,11 @@ def test_an_ide_stops_changes_and_continues_a_job(site: SupervisorProcess) -> No
             ide.begin()
             at = ide.stopped()
             ide.ask("evaluate", expression="y = 'ü'", frameId=at["id"], context="repl")
+            # the job prints faster than the IDE reads
+            held = rss(again["pid"])
+            ide.ask("evaluate", expression=FLOOD, frameId=at["id"], context="repl")
+            assert ide.output("characters of output dropped") < 5_000_000
+            assert rss(again["pid"]) - held < 20 * 2**20
             ide.ask("continue", threadId=at["thread"])
             assert client.wait(jid, timeout=60).state == "completed"
         assert process.returncode == 0

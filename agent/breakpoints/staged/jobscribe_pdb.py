@@ -30,8 +30,12 @@ FOLDER, SECS = "JOBSCRIBE_DEBUG_DIR", "JOBSCRIBE_DEBUG_SECS"
 DEFAULT_SECS = 1800.0
 #: Characters of output between two prompts; more is dropped with a note.
 OUTPUT_CHARS = 1 << 20
+#: Characters of output in one message.
+MESSAGE_CHARS = 64 * 1024
 #: Bytes of a line from the user; characters of output without a newline that are kept.
 LINE_BYTES, REST_CHARS = 64 * 1024, 4096
+#: Lines of the user that wait for the prompt; more stay in the socket.
+WAITING_LINES = 16
 #: Seconds that a program which runs waits for a user who reads nothing.
 _SEND_SECS = 5.0
 _debuggers: dict[tuple[int, int], Debugger] = {}
@@ -161,7 +165,7 @@ class Connection:
 
     def __init__(self, peer: socket.socket, on_interrupt: Any) -> None:
         self._peer, self._on_interrupt = peer, on_interrupt
-        self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(1000)
+        self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING_LINES)
         self.lost = False
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
@@ -189,19 +193,23 @@ class Connection:
         self._peer.close()
 
     def _receive(self) -> None:
-        kept = b""
+        kept, ignored = b"", False
         while True:
             try:
                 data = self._peer.recv(4096)
             except OSError:
                 data = b""
-            if not data or len(kept) > LINE_BYTES:
+            if not data:
                 self.lost = True
-                self.lines.put(None)
+                with contextlib.suppress(queue.Full):
+                    self.lines.put_nowait(None)
                 return
             *lines, kept = (kept + data).split(b"\n")
             for line in lines:
-                self._take(line)
+                self._take(b'{"ignored": true}' if ignored else line)
+                ignored = False
+            ignored = ignored or len(kept) > LINE_BYTES
+            kept = b"" if ignored else kept
 
     def _take(self, line: bytes) -> None:
         try:
@@ -211,7 +219,10 @@ class Connection:
         if isinstance(message, dict) and "interrupt" in message:
             self._on_interrupt()
         elif isinstance(message, dict):
-            self.lines.put(message)
+            while not self.lost:
+                with contextlib.suppress(queue.Full):
+                    self.lines.put(message, timeout=1.0)
+                    return
 
 
 class Terminal:
@@ -230,8 +241,9 @@ class Terminal:
         lines, newline, self._rest = (self._rest + taken).rpartition("\n")
         if len(self._rest) > REST_CHARS:
             newline, self._rest = newline + self._rest, ""
-        if newline:
-            self._debugger.tell({"out": lines + newline})
+        shown = lines + newline
+        for at in range(0, len(shown), MESSAGE_CHARS):
+            self._debugger.tell({"out": shown[at : at + MESSAGE_CHARS]})
         return len(text)
 
     def flush(self) -> None:
@@ -395,6 +407,9 @@ class Debugger(pdb.Pdb):
                     return str(message["line"]).replace("\n", " ") + "\n"
                 if "complete" in message:
                     self.tell({"completions": self._completions(message["complete"])})
+                if "ignored" in message:
+                    self.tell({"out": f"[a line of over {LINE_BYTES // 1024} KiB was ignored]\n"})
+                    self.tell({"prompt": prompt})
         finally:
             self._asking = False
         return None

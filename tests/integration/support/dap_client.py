@@ -17,7 +17,7 @@ class DapClient:
     def begin(self) -> None:
         """Do what an IDE does first, without breakpoints of its own."""
         self.ask("initialize", clientID="test", adapterID="python", linesStartAt1=True)
-        self._send("attach", justMyCode=False)
+        self._send("attach", justMyCode=False, redirectOutput=True)
         self.ask("configurationDone")
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
@@ -34,6 +34,19 @@ class DapClient:
         thread = event["body"]["threadId"]
         frame = self.ask("stackTrace", threadId=thread)["stackFrames"][0]
         return {"thread": thread, **frame}
+
+    def output(self, text: str) -> int:
+        """Wait for output of the program with this text. Return the characters of output before."""
+        seen = 0
+
+        def found(message: dict[str, Any]) -> bool:
+            nonlocal seen
+            shown = message["body"]["output"] if message.get("event") == "output" else ""
+            seen += len(shown)
+            return text in shown
+
+        self._until(found)
+        return seen
 
     def close(self) -> None:
         self._file.close()
