@@ -83,7 +83,9 @@ class Session:
     async def write(self, data: bytes) -> None:
         """Raises OSError, TimeoutError, Refusal."""
         if self._writing:  # otherwise input would pile up here
-            raise Refusal("conflict", "this session takes input already; send more after its answer")
+            raise Refusal(
+                "conflict", "this session takes input already; send more after its answer"
+            )
         self._writing = True
         try:
             self._writer.write(data)

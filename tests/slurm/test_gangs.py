@@ -287,25 +287,37 @@ def test_a_configuration_of_openpai_runs_and_its_files_come_and_go(
     assert "`constraint` of `batch`" in observed.types(*submit, "--no-image", code=125)[1]
 
 
-def test_a_task_on_a_node_is_inspected(observed: SlurmSupervisor, tmp_path: Path) -> None:
+def test_a_task_on_two_nodes_is_inspected_on_each(
+    observed: SlurmSupervisor, tmp_path: Path
+) -> None:
     """Also the processes of another step of the job. A profile of a job that ends meanwhile."""
-    run = observed.gang(
-        role("main", f"srun --overlap --ntasks=1 /bin/sh -c '{QUOTED}'"), batch={"nodes": 1}
-    )
+    two = {"nodes": 2, "tasks": 2, "tasksPerNode": 1}
+    command = f"srun --overlap /bin/sh -c '{QUOTED.replace('../../', './').replace('../..', '.')}'"
+    run = observed.run(command, batch=two)
     observed.site.submit(run)
     observed.running(run)
     give_pyspy(observed.where(run))
-    until(lambda: observed.output(run) == "begun\n", "it computes")
+    until(lambda: observed.output(run) == "begun\n" * 2, "it computes")
     asked = ("--uid", ALICE, jid_of(run))
     out, _ = observed.types("debug", "stack", *asked, "main-0", "--json")
-    found = json.loads(out)["processes"]
-    assert any(p["name"] == "srun" for p in found), found
-    read = [t for p in found if p["method"] == "py-spy" for t in p["threads"]]
-    assert "computes" in [f["function"] for t in read for f in t["frames"]], found
+    answer = json.loads(out)
+    nodes = {p["node"] for p in answer["processes"]}
+    assert nodes < set(observed.slurm.nodes) and len(nodes) == 2, nodes
+    assert answer["failedNodes"] == {}
+    for node in nodes:
+        found = [p for p in answer["processes"] if p["node"] == node]
+        assert any(p["name"] == "srun" for p in found), found
+        read = [t for p in found if p["method"] == "py-spy" for t in p["threads"]]
+        assert "computes" in [f["function"] for t in read for f in t["frames"]], found
+    text, _ = observed.types("debug", "stack", *asked, "--node", max(nodes))
+    assert f" on {max(nodes)}: " in text and min(nodes) not in text, text
+    refused = observed.types("debug", "stack", *asked, "--node", "elsewhere", code=125)[1]
+    assert "does not run on elsewhere" in refused, refused
     file = tmp_path / "profile"
     record = ("profile", "record", *asked, "--format", "raw", "--seconds", "2")
     observed.types(*record, "--output", str(file))
-    assert ";computes (" in file.read_text()
+    lines = [line for line in file.read_text().splitlines() if ";computes (" in line]
+    assert {line.partition(";")[0] for line in lines} == {f"node {node}" for node in nodes}
     (observed.where(run) / "go").touch()
     assert observed.over(run, "error")["exit"]["code"] == 3
 

@@ -264,7 +264,9 @@ class _OutputLimit:
 
     def _tell_dropped(self) -> None:
         if self._dropped:
-            text = f"\n[{self._dropped} characters of output dropped; 'jobscribe job logs' has them]\n"
+            text = (
+                f"\n[{self._dropped} characters of output dropped; 'jobscribe job logs' has them]\n"
+            )
             self._dropped = 0
             self._add(self._message(text, 2))
 
