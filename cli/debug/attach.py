@@ -18,9 +18,8 @@ import click
 
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
-from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
-from .breakpoints import place
+from .breakpoints import place, rank, stops_of
 from .message_lines import MessageLines, MessageTooLong
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def attach(id_: str, port: int | None) -> None:
     left = stop["timeLimitLeftSecs"]
     limit = "" if left is None else f"; {max(0.0, left):.0f} s of the job's time limit are left"
     s.screen.message(
-        f"[{stop['computeJid']} {stop['role']}/{stop['index']}, pid {stop['pid']} on {stop['host']}, {place(stop)};"
+        f"[{stop['computeJid']} {stop['role']}/{stop['index']}{rank(stop)}, pid {stop['pid']} on {stop['host']}, {place(stop)};"
         f" continues by itself in {max(0.0, stop['until'] - time.time()):.0f} s{limit}; Ctrl-D detaches]"
     )
     with client.copy(budget_secs=0.0) as writer, client.copy(budget_secs=0.0) as reader:
@@ -75,12 +74,9 @@ def attach(id_: str, port: int | None) -> None:
 
 def _find(s: Session, name: str) -> dict[str, Any]:
     """Return the stop with this id, or the only one of this job. Raises Refusal."""
-    stops = s.client().debug_list()["stops"]
-    found = [stop for stop in stops if stop["id"] == name]
-    if not found:
-        with contextlib.suppress(Refusal, ClientError):
-            jid = resolve_job(s, name)
-            found = s.client_for(jid).debug_list(jid)["stops"]
+    found = list[dict[str, Any]]()
+    with contextlib.suppress(Refusal, ClientError):
+        found = stops_of(s, name)
     if len(found) == 1:
         return dict(found[0])
     if found:

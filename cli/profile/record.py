@@ -59,7 +59,9 @@ class Place:
                 self._take(each, seconds, time.monotonic() - began)
             if self.end is None and not self._got:
                 self.error = inspection.lost()
-            elif self.node is not None and self.end is not None and self.end.get("node") != self.node:
+            elif (
+                self.node is not None and self.end is not None and self.end.get("node") != self.node
+            ):
                 self.error = ClientError("agentOutdated", OUTDATED)
         except (ClientError, Refusal) as e:
             self.error = e

@@ -191,10 +191,12 @@ def _connected(peer: socket.socket, place: Any, secs: float, until: float) -> bo
     fds = (peer.fileno(), listener.fileno(), held)
     command = [sys.executable, "-I", os.path.abspath(__file__), *map(str, fds), f"{secs:g}"]
     try:
-        paths = [f"{place.sockets}/{place.name}.sock", f"{place.folder}/{place.name}.json"]
         # the child continues in a child of its own
         subprocess.Popen(
-            [*command, *paths], pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [*command, *place.paths()],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
         ).wait()
         os.close(held)
         pydevd.stoptrace()  # of an earlier session

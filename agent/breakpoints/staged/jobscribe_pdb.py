@@ -105,8 +105,8 @@ class Place:
     """The socket and the record of one process and thread at which an agent finds it."""
 
     def __init__(self) -> None:
-        number = _numbers[os.getpid()] = _numbers.get(os.getpid(), 0) + 1
-        self.name = f"{os.getpid()}-{number}"
+        self.name = _next_name()
+        self._claimed = False
         self.folder = folder()
         self.sockets = self.folder
         self._own: str | None = None
@@ -114,6 +114,7 @@ class Place:
 
     def listen(self) -> socket.socket:
         """Return a listening socket. Its path is short, whatever the folder's is."""
+        self._claim()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             try:
@@ -140,24 +141,46 @@ class Place:
 
     def write(self, **changes: object) -> None:
         """Write the record. Its name is complete at once."""
+        self._claim()
         self.record.update(changes, folder=self.sockets)
         path = os.path.join(self.folder, self.name)
         with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
             json.dump(self.record, f)
         os.rename(path + ".new", path + ".json")
 
+    def paths(self) -> list[str]:
+        """Return the files of this place. The name is free without the last one."""
+        names = [self.name + ".json", self.name + ".taken"]
+        socket_ = os.path.join(self.sockets, self.name + ".sock")
+        return [socket_, *(os.path.join(self.folder, name) for name in names)]
+
+    def _claim(self) -> None:
+        """Take a name that no process has, also on the other nodes of a cluster, which share the
+        folder and may have the same pids.
+        """
+        while not self._claimed:
+            path = self.paths()[-1]
+            try:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                self._claimed = True
+            except FileExistsError:
+                self.name = _next_name()
+
     def close(self) -> None:
         """Remove socket and record."""
-        for path in (
-            os.path.join(self.sockets, self.name + ".sock"),
-            os.path.join(self.folder, self.name + ".json"),
-        ):
+        for path in self.paths() if self._claimed else ():
             with contextlib.suppress(OSError):
                 os.unlink(path)
+        self._claimed = False
         if self._own is not None:
             with contextlib.suppress(OSError):
                 os.rmdir(self._own)
             self.sockets, self._own = self.folder, None
+
+
+def _next_name() -> str:
+    number = _numbers[os.getpid()] = _numbers.get(os.getpid(), 0) + 1
+    return f"{os.getpid()}-{number}"
 
 
 class Connection:
@@ -522,6 +545,7 @@ def _location(
         "python": sys.executable,
         "slurmJob": environ.get("SLURM_JOB_ID", ""),
         "node": environ.get("SLURMD_NODENAME", ""),
+        "rank": _rank(environ),
         "started": "",
         "pids": "",
     }
@@ -532,6 +556,21 @@ def _location(
     except (OSError, IndexError):
         pass
     return record
+
+
+def _rank(environ: Any) -> int:
+    """Return the rank of this process in a program of MPI or of srun; -1 without one."""
+    for prefix, size in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ):
+        try:
+            if int(environ[size]) > 1:
+                return int(environ[prefix])
+        except (KeyError, ValueError):
+            pass
+    return -1
 
 
 def _identity(name: str) -> str:
