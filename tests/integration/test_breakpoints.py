@@ -1,8 +1,9 @@
 """A job stops at a breakpoint; its user debugs it from elsewhere, through supervisor and agent."""
 
 import json
-import os
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +11,18 @@ from typing import Any
 
 import pytest
 from debugging_user import Debugger, attached, check_flooded, flooding_lines, waiting_stop
-from supervisor_process import UID, SupervisorProcess, jid_of, open_files, rss, shell, spec
+from supervisor_process import (
+    UID,
+    SupervisorProcess,
+    jid_of,
+    open_files,
+    rss,
+    shell,
+    spec,
+    until,
+)
 
+import jobscribe
 from jobscribe.client import Client, ClientError
 
 pytestmark = pytest.mark.process
@@ -152,6 +163,51 @@ def test_a_debugger_that_is_flooded_with_1_gb_costs_no_memory(
     assert peak < 200 * 2**20
     debugger.type("c", "end")
     assert site.wait(run)["exit"]["code"] == 0 and site.output(run).body == b"over\n"
+
+
+@pytest.mark.soak("tests/slurm/test_mpi.py, on a cluster")
+def test_ranks_of_mpi_on_this_machine_stop_one_by_one(
+    site: SupervisorProcess, client: Client
+) -> None:
+    script = Path(jobscribe.__file__).parent / "etc/engines/mpi.sh"
+    if subprocess.run([script, "check"], check=False).returncode:
+        pytest.skip("mpirun is not installed")
+    ring = (script.parents[2] / "tests/slurm/support/mpi_ring.py").read_text()
+    program = ring.replace("print(", "breakpoint()\nprint(")
+    start = (
+        f'. /dev/stdin <<END\n$({script} env)\nEND\nexec mpirun -n 3 --oversubscribe "$0" -c "$1"'
+    )
+    run = spec(
+        ["/bin/sh", "-c", start, sys.executable, program], env={"JOBSCRIBE_DEBUG": "breakpoint"}
+    )
+    site.submit(run)
+    jid = jid_of(run)
+
+    def stopped() -> list[Any] | None:
+        found = client.debug_list(jid)["stops"]
+        return found if len(found) == 3 else None
+
+    stops = {s["rank"]: s for s in until(stopped, "all ranks stop", 60.0)}
+    listed = site.command("debug", "list", jid, "--uid", UID).stdout
+    for rank in range(3):
+        stop = stops[rank]
+        assert re.search(
+            rf"{stop['id']} +{jid} +main/0 rank {rank} +{stop['host']} +{stop['pid']} +<string>:",
+            listed,
+        ), listed
+    debugger = Debugger(client, stops[1])
+    debugger.until("prompt")
+    assert debugger.type("p rank.value") == "1\n"
+    done = site.command("debug", "continue", jid, "--uid", UID, "--json")
+    assert set(json.loads(done.stdout)["continued"]) == {stops[0]["id"], stops[2]["id"]}, done
+    until(lambda: site.output(run).body.count(b"had") == 2, "the others go on")
+    debugger.type("given.value += 1000")
+    debugger.type("c", "running")
+    debugger.close()
+    assert site.wait(run)["exit"]["code"] == 0
+    assert b"rank 1 of 3" in site.output(run).body and b"had 1002" in site.output(run).body
+    unknown = site.command("debug", "continue", "nosuchjob", "--uid", UID)
+    assert unknown.returncode not in (0, 1) and "Traceback" not in unknown.stderr, unknown
 
 
 def test_an_operator_turns_remote_debugging_and_profiles_off(
