@@ -2,14 +2,18 @@
 exit.
 """
 
+import importlib.util
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dap_client import attached_ide
+from debugging_user import waiting_stop
 from engine_scripts import ROOT
 from inspected_program import COMMAND, give_pyspy
 from login_nodes import Users
@@ -320,6 +324,38 @@ def test_a_task_on_two_nodes_is_inspected_on_each(
     assert {line.partition(";")[0] for line in lines} == {f"node {node}" for node in nodes}
     (observed.where(run) / "go").touch()
     assert observed.over(run, "error")["exit"]["code"] == 3
+
+
+@pytest.mark.soak(
+    "tests/integration/test_ide_debuggers.py, and test_mpi.py, where Pdb is on the nodes"
+)
+def test_an_ide_debugs_a_job_on_a_node(observed: SlurmSupervisor) -> None:
+    """The bytes of debugpy pass a step of the job. The IDE attaches a second time."""
+    debugpy = Path(importlib.util.find_spec("debugpy").origin).parent  # type: ignore[union-attr, arg-type]
+    place = Path("/tmp") / f"debugpy-{fresh_nap()}"
+    shutil.copytree(debugpy, place / "debugpy")
+    program = "y = 6\nbreakpoint()\nbreakpoint()\nprint(y, flush=True)\n"
+    env = {"JOBSCRIBE_DEBUG": "debugpy", "PYTHONPATH": str(place), "PROGRAM": program}
+    run = observed.run(
+        'exec /usr/bin/python3 -c "$PROGRAM"', env=env, batch={"nodes": 1, "memoryMb": 300}
+    )
+    try:
+        observed.site.submit(run)
+        with client_of(observed.site, ALICE) as alice:
+            for value in (6, 7):
+                stop = waiting_stop(alice, jid_of(run), SECS)
+                assert stop["host"] in observed.slurm.nodes
+                with attached_ide(observed.site, ALICE, stop["id"]) as (ide, _):
+                    ide.begin()
+                    frame = ide.stopped()["id"]
+                    said = ide.ask("evaluate", expression="y", frameId=frame)
+                    assert said["result"] == str(value)
+                    ide.ask("evaluate", expression="y += 1", frameId=frame, context="repl")
+                    ide.ask("disconnect")
+        assert observed.over(run, "completed")["exit"]["code"] == 0
+        assert observed.output(run) == "8\n"
+    finally:
+        shutil.rmtree(place)
 
 
 def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(

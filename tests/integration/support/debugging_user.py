@@ -44,12 +44,12 @@ class Debugger:
         return self.until(key)
 
 
-def waiting_stop(client: Client, jid: str) -> dict[str, Any]:
+def waiting_stop(client: Client, jid: str, secs: float = 30.0) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         stops = client.debug_list(jid)["stops"]
         return next((s for s in stops if not s["attached"]), None)
 
-    return until(look, f"a stop of {jid}")
+    return until(look, f"a stop of {jid}", secs)
 
 
 def flooding_lines(megabytes: int) -> Iterator[str]:

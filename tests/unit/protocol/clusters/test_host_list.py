@@ -19,8 +19,19 @@ def test_a_list_is_expanded_as_scontrol_does(text: str, names: list[str]) -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["n[1-", "n[]", "n[3-1]", "a b", ",", "n[1-999999999]", "n[a]", "r[1-2]c[1-2]", "(null)"]
-    + ["n[1-9999],m[1-9999]", "-w;id[1"],
+    [
+        "n[1-",
+        "n[]",
+        "n[3-1]",
+        "a b",
+        ",",
+        "n[1-999999999]",
+        "n[a]",
+        "r[1-2]c[1-2]",
+        "(null)",
+        "n[1-9999],m[1-9999]",
+        "-w;id[1",
+    ],
 )
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="nodes"):
