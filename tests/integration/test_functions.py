@@ -41,6 +41,14 @@ def divide(a: float, b: float) -> float:
     return a / b
 
 
+def visible(_: bytes) -> str:
+    """Return what others see of the arguments."""
+    words = Path("/proc/self/cmdline").read_text().split("\0")
+    long = sum(len(w) > 15_000 for w in words)
+    inherited = "" if "FUNCTION_CALL" in os.environ else "not "
+    return f"function-call {inherited}in variables, {long} long words"
+
+
 def odd() -> None:
     raise Odd(1, 2)
 
@@ -88,9 +96,10 @@ def test_functions_return_raise_are_canceled_and_survive_restarts(
         with client.executor(max_workers=2) as executor:
             assert list(executor.map(divide, (8, 6, 4), (2, 2, 2), chunksize=2)) == [4, 3, 2]
             assert len(set(executor.map(process, range(3), chunksize=3))) == 1
-            futures = [executor.submit(pow, 2, n) for n in range(3)]
+            futures = [executor.submit(pow, 2, n) for n in range(2)]
+            futures.append(executor.submit(visible, os.urandom(20_000)))
             done = {f.result() for f in concurrent.futures.as_completed(futures, timeout=20)}
-            assert done == {1, 2, 4}
+            assert done == {1, 2, "function-call not in variables, 0 long words"}
             with pytest.raises(ZeroDivisionError):
                 list(executor.map(divide, (1, 1), (1, 0), chunksize=2))
 
