@@ -631,10 +631,10 @@ class _Agent:
             answer = OpError(op_id=op.op_id, code=e.code, error=e.sentence)
         self._link.send(answer)
 
-    def _enter(self, token: Token) -> tuple[list[str], Mapping[str, str]]:
+    def _enter(self, token: Token, node: str) -> tuple[list[str], Mapping[str, str]]:
         if self._batch is None:
-            return enter_here(token)
-        return self._batch.enter(token)
+            return enter_here(token, node)
+        return self._batch.enter(token, node)
 
     async def _result(self, op: Call) -> None:
         """Answer with the stored result of a sequential run; needs no worker process."""

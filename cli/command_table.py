@@ -159,6 +159,11 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
             "attach",
             "Debug a stopped process of a job in this terminal, with Pdb.",
         ),
+        "continue": (
+            "debug.resume",
+            "resume",
+            "Continue the stopped processes of a job.",
+        ),
         "serial": (
             "debug.serial",
             "serial",

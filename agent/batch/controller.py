@@ -196,8 +196,9 @@ class BatchController:
         for token in self._table.settle(tokens):
             self._ledger.remove_entry(token.name)
 
-    def enter(self, token: Token) -> tuple[list[str], Mapping[str, str]]:
-        """Return the command that enters the node of an execution, and the environment for it.
+    def enter(self, token: Token, node: str) -> tuple[list[str], Mapping[str, str]]:
+        """Return the command that enters a node of an execution, and the environment for it. node:
+        "" for the first one. A task of a gang has only one.
 
         Raises Refusal: notReady before its start, notHere after the end of its allocation.
         """
@@ -224,7 +225,7 @@ class BatchController:
                 f"it waits for Slurm on {self._cluster.name}; 'jobscribe job why' gives the reason",
             )
         assert job.job_id is not None
-        node = state_of(job, task).node if job.gang else ""
+        node = state_of(job, task).node if job.gang else node
         return command_lines.enter(job.job_id, node, terminal=True), self.command_environment()
 
     async def stop_all(self, reason: str, grace: float) -> None:

@@ -23,7 +23,8 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 
 class Record(msgspec.Struct, frozen=True, rename="camel"):
     """A record, as `staged/jobscribe_pdb.py` writes it. folder: of the socket. started, pids: start
-    time and namespace of the pid. slurm_job, node: of a batch job. python: the job's interpreter.
+    time and namespace of the pid. rank: of a parallel program; -1 without one. slurm_job, node: of a
+    batch job. python: the job's interpreter.
     """
 
     kind: Literal["breakpoint", "error"]
@@ -42,6 +43,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel"):
     node: str = ""
     started: str = ""
     pids: str = ""
+    rank: Annotated[int, msgspec.Meta(ge=-1, le=2**31)] = -1
 
     def stop(self, token: Token, name: str) -> Stop:
         """Return what others may see of it."""
@@ -58,6 +60,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel"):
             since=self.since,
             until=self.until,
             attached=self.attached,
+            rank=None if self.rank < 0 else self.rank,
         )
 
 

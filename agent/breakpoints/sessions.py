@@ -61,7 +61,7 @@ class Session:
     ) -> None:
         self.token, self.name = token, name
         self._reader, self._writer, self._process = reader, writer, process
-        self._first, self._reading = b"", False
+        self._first, self._reading, self._writing = b"", False, False
         self.lease: asyncio.TimerHandle | None = None
 
     async def greeted(self) -> bool:
@@ -81,10 +81,18 @@ class Session:
         return ""
 
     async def write(self, data: bytes) -> None:
-        """Raises OSError, TimeoutError."""
-        self._writer.write(data)
-        async with asyncio.timeout(INPUT_SECS):
-            await self._writer.drain()
+        """Raises OSError, TimeoutError, Refusal."""
+        if self._writing:  # otherwise input would pile up here
+            raise Refusal(
+                "conflict", "this session takes input already; send more after its answer"
+            )
+        self._writing = True
+        try:
+            self._writer.write(data)
+            async with asyncio.timeout(INPUT_SECS):
+                await self._writer.drain()
+        finally:
+            self._writing = False
 
     async def read(self, limit: int, secs: float) -> bytes | None:
         """Return output; nothing if there is none in time, None at the end."""

@@ -22,13 +22,14 @@ from .pty_process import PtyProcess
 
 #: Variables that the shell gets besides those of the execution.
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER")
-#: Returns the command that enters the node of an execution (nothing on this machine), and the
-#: environment for that command. Raises Refusal if the execution cannot be entered now.
-Enter = Callable[[Token], tuple[list[str], Mapping[str, str]]]
+#: Returns the command that enters this node of an execution ("": its first one; nothing on this
+#: machine), and the environment for that command. Raises Refusal if the execution cannot be entered
+#: now.
+Enter = Callable[[Token, str], tuple[list[str], Mapping[str, str]]]
 
 
-def enter_here(token: Token) -> tuple[list[str], Mapping[str, str]]:
-    """Enter an execution on this machine."""
+def enter_here(token: Token, node: str) -> tuple[list[str], Mapping[str, str]]:
+    """Enter an execution on this machine, its only node."""
     return [], {}
 
 
@@ -54,7 +55,7 @@ class Shells:
         else:
             if op.program.name == "ssh":
                 raise Refusal("notHere", "only a task in a container of its own has an sshd")
-            prefix, env = self._enter(op.token)
+            prefix, env = self._enter(op.token, op.program.node or "")
             argv = [*prefix, *command_line(op.program, op.token, here=not prefix)]
         own = {k: os.environ[k] for k in _INHERITED if k in os.environ}
         try:
@@ -74,7 +75,7 @@ def _entered_script(
     """Return the command that runs the script of an execution where the execution is, and the
     environment for it. Raises Refusal.
     """
-    prefix, env = enter(token)
+    prefix, env = enter(token, "")
     script = evidence.path(token.name, SCRIPT)
     if not script.exists():
         raise Refusal(

@@ -18,9 +18,9 @@ import click
 
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
-from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
-from .breakpoints import place
+from .breakpoints import place, rank, stops_of
+from .message_lines import MessageLines, MessageTooLong
 
 if TYPE_CHECKING:
     from ...client.sync_client import Client
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 #: Seconds of one wait for output, and for the answer to a Tab.
 POLL_SECS, COMPLETION_SECS = 10.0, 3.0
 OUTPUT_BYTES, HISTORY_LINES = 64 * 1024, 1_000
+#: Characters of a line from the user, which a debugger takes, and of one request.
+LINE_CHARS, REQUEST_CHARS = 60 * 1024, 32 * 1024
+#: Messages that wait for a terminal that does not take them: then nothing more is read.
+WAITING_MESSAGES = 4
 #: A second Ctrl-C within this time detaches.
 TWICE_SECS = 3.0
 
@@ -61,7 +65,7 @@ def attach(id_: str, port: int | None) -> None:
     left = stop["timeLimitLeftSecs"]
     limit = "" if left is None else f"; {max(0.0, left):.0f} s of the job's time limit are left"
     s.screen.message(
-        f"[{stop['computeJid']} {stop['role']}/{stop['index']}, pid {stop['pid']} on {stop['host']}, {place(stop)};"
+        f"[{stop['computeJid']} {stop['role']}/{stop['index']}{rank(stop)}, pid {stop['pid']} on {stop['host']}, {place(stop)};"
         f" continues by itself in {max(0.0, stop['until'] - time.time()):.0f} s{limit}; Ctrl-D detaches]"
     )
     with client.copy(budget_secs=0.0) as writer, client.copy(budget_secs=0.0) as reader:
@@ -70,12 +74,9 @@ def attach(id_: str, port: int | None) -> None:
 
 def _find(s: Session, name: str) -> dict[str, Any]:
     """Return the stop with this id, or the only one of this job. Raises Refusal."""
-    stops = s.client().debug_list()["stops"]
-    found = [stop for stop in stops if stop["id"] == name]
-    if not found:
-        with contextlib.suppress(Refusal, ClientError):
-            jid = resolve_job(s, name)
-            found = s.client_for(jid).debug_list(jid)["stops"]
+    found = list[dict[str, Any]]()
+    with contextlib.suppress(Refusal, ClientError):
+        found = stops_of(s, name)
     if len(found) == 1:
         return dict(found[0])
     if found:
@@ -99,8 +100,8 @@ class Terminal:
         reader: "Client",
     ) -> None:
         self._s, self._stop, self._id, self._writer, self._reader = s, stop, id_, writer, reader
-        self._messages: queue.Queue[dict[str, Any]] = queue.Queue(100)
-        self._completions: queue.Queue[list[str]] = queue.Queue()
+        self._messages: queue.Queue[dict[str, Any]] = queue.Queue(WAITING_MESSAGES)
+        self._completions: queue.Queue[list[str]] = queue.Queue(WAITING_MESSAGES)
         self._over = threading.Event()
         self._interrupted_at = float("-inf")
 
@@ -143,7 +144,7 @@ class Terminal:
     def _ask(self, prompt: str) -> bool:
         while True:
             try:
-                line = input(prompt)
+                line = _line(prompt)
             except KeyboardInterrupt:
                 sys.stdout.write("\n")
                 continue
@@ -151,14 +152,21 @@ class Terminal:
                 self._detach()
                 return False
             self._interrupted_at = float("-inf")
-            return self._send({"line": line})
+            if line is not None and len(json.dumps(line)) <= LINE_CHARS:
+                return self._send({"line": line})
+            self._s.screen.message(
+                f"[the line was not sent: a line has at most {LINE_CHARS // 1024} KiB; put long code into a file and"
+                " import it]"
+            )
 
     def _send(self, message: dict[str, Any]) -> bool:
         """Send a message. Return whether the session goes on; a failure is told by the reader."""
         if self._over.is_set():
             return True
+        text = json.dumps(message) + "\n"
         with contextlib.suppress(ClientError, Refusal):
-            self._writer.debug_io(self._id, json.dumps(message) + "\n")
+            for at in range(0, len(text), REQUEST_CHARS):
+                self._writer.debug_io(self._id, text[at : at + REQUEST_CHARS])
         return True
 
     def _interrupt(self) -> bool:
@@ -181,6 +189,9 @@ class Terminal:
 
     def _complete(self, text: str, line: str, begin: int, end: int) -> list[str]:
         asked = {"text": text, "line": line, "begin": begin, "end": end}
+        with contextlib.suppress(queue.Empty):  # an answer that came too late
+            while True:
+                self._completions.get_nowait()
         self._send({"complete": asked})
         with contextlib.suppress(queue.Empty):
             return self._completions.get(timeout=COMPLETION_SECS)
@@ -188,7 +199,7 @@ class Terminal:
 
     def _read(self) -> None:
         """Put messages into the queue until the session is over."""
-        kept = ""
+        lines = MessageLines()
         while not self._over.is_set():
             try:
                 answer = self._reader.debug_io(self._id, limit=OUTPUT_BYTES, wait_secs=POLL_SECS)
@@ -196,25 +207,42 @@ class Terminal:
                 again = f"jobscribe debug attach {self._stop['id']}{self._s.supervisor_options()}"
                 self._finish(f"{e.sentence}; the job is unharmed: {again}")
                 return
-            *lines, kept = (kept + answer["data"]).split("\n")
-            for line in lines:
-                self._take(line)
+            try:
+                for message in lines.messages(answer["data"]):
+                    self._take(message)
+            except MessageTooLong as e:
+                self._finish(str(e))
+                return
             if answer["end"]:
                 self._finish(answer["reason"])
                 return
 
-    def _take(self, line: str) -> None:
-        with contextlib.suppress(ValueError):
-            message = json.loads(line)
-            if isinstance(message, dict) and "completions" in message:
-                self._completions.put([str(word) for word in message["completions"]])
-            elif isinstance(message, dict):
-                self._messages.put(message)
+    def _take(self, message: dict[str, Any]) -> None:
+        if "completions" not in message:
+            self._messages.put(message)
+        elif isinstance(message["completions"], list):
+            with contextlib.suppress(queue.Full):
+                self._completions.put_nowait([str(word) for word in message["completions"]])
 
     def _finish(self, why: str) -> None:
         if not self._over.is_set():
             self._over.set()
             self._messages.put({"end": why})
+
+
+def _line(prompt: str) -> str | None:
+    """Return a line of the user; None for one that is too long. Raises EOFError, KeyboardInterrupt."""
+    if sys.stdin.isatty():
+        return input(prompt)
+    sys.stdout.write(prompt)
+    sys.stdout.flush()
+    line = sys.stdin.readline(LINE_CHARS)
+    if not line:
+        raise EOFError
+    whole = line.endswith("\n") or len(line) < LINE_CHARS
+    while line and not line.endswith("\n"):
+        line = sys.stdin.readline(LINE_CHARS)
+    return line.rstrip("\n") if whole else None
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..session.job_names import resolve_job
-from ..session.session import command, session
+from ..session.session import Session, command, session
 from ..terminal.quantities import duration
 
 _HEADS = ("ID", "JOB", "TASK", "HOST", "PID", "WHERE", "WAITS", "TIME LIMIT")
@@ -37,13 +37,28 @@ def _row(stop: dict[str, Any]) -> list[str]:
     return [
         stop["id"],
         stop["computeJid"],
-        f"{stop['role']}/{stop['index']}",
+        f"{stop['role']}/{stop['index']}" + rank(stop),
         stop["host"],
         str(stop["pid"]),
         place(stop),
         waits,
         "-" if left is None else duration(max(0.0, left)),
     ]
+
+
+def stops_of(s: Session, name: str) -> list[dict[str, Any]]:
+    """Return the stop with this id, or else those of this job. Raises Refusal, ClientError."""
+    stops: list[dict[str, Any]] = s.client().debug_list()["stops"]
+    found = [stop for stop in stops if stop["id"] == name]
+    if not found:
+        jid = resolve_job(s, name)
+        found = s.client_for(jid).debug_list(jid)["stops"]
+    return found
+
+
+def rank(stop: dict[str, Any]) -> str:
+    """Return the rank of a process of a parallel program."""
+    return "" if stop.get("rank") is None else f" rank {stop['rank']}"
 
 
 def place(stop: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ...client.api.errors import ClientError
 from ...protocol.errors import Refusal
 from ..session.session import Session
+from .message_lines import MessageLines, MessageTooLong
 
 if TYPE_CHECKING:
     from ...client.sync_client import Client
@@ -115,14 +116,12 @@ def _send(writer: "Client", id_: str, data: bytes) -> None:
 
 def _messages(reader: "Client", id_: str) -> Iterator[dict[str, Any]]:
     """Yield the messages of the process. Raises Ended, Refusal, ClientError."""
-    kept = ""
+    lines = MessageLines()
     while True:
         answer = reader.debug_io(id_, limit=_OUTPUT_CHARS, wait_secs=_POLL_SECS)
-        *lines, kept = (kept + answer["data"]).split("\n")
-        for line in lines:
-            with contextlib.suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict):
-                    yield message
+        try:
+            yield from lines.messages(answer["data"])
+        except MessageTooLong as e:
+            raise Ended(str(e)) from None
         if answer["end"]:
             raise Ended(answer["reason"])

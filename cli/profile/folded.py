@@ -25,10 +25,11 @@ class Recording:
     def __init__(self) -> None:
         self.stacks: Counter[tuple[str, ...]] = Counter()
 
-    def add(self, text: str) -> None:
-        """Add lines `frame;frame;frame count`. Others are ignored."""
+    def add(self, text: str, node: str | None = None) -> None:
+        """Add lines `frame;frame;frame count`. Others are ignored. node: becomes the outermost frame."""
+        first = () if node is None else (f"node {node}",)
         for frames, count in parsed(text.splitlines(), MOST_FRAMES):
-            stack = tuple(frames)
+            stack = (*first, *frames)
             if stack in self.stacks or len(self.stacks) < MOST_STACKS:
                 self.stacks[stack] += count
 

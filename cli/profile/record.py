@@ -1,16 +1,21 @@
 """`jobscribe profile record`: the CPU profile of a running task, in a file here."""
 
+import functools
 import os
 import re
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
+from ...protocol.errors import Refusal
 from ...protocol.jobs.inspection import DEFAULT_RATE, MOST_SECS, Program
 from ...protocol.jobs.profiling import plain_stacks
-from ..session.inspection import Inspection, decoded, select
+from ..session.inspection import OUTDATED, Inspection, decoded, nodes_of, select
 from ..session.job_names import resolve_job
 from ..session.session import Session, command, session
 from ..terminal.quantities import SECS, duration
@@ -18,9 +23,64 @@ from . import folded
 from .flame_graph import flame_page
 from .folded import Recording
 
+#: Nodes that are recorded at once: a user has eight shells.
+_MOST_NODES = 6
 #: Formats with the ends of their file names.
 _ENDS = {"flamegraph": "html", "speedscope": "speedscope.json", "raw": "folded"}
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+class Place:
+    """The recording on one node. node: None if the task has one only. end: the last record. error:
+    what ended it.
+    """
+
+    def __init__(
+        self,
+        s: Session,
+        start: Callable[[], Inspection],
+        recording: Recording,
+        node: str | None,
+    ) -> None:
+        self._s, self._start, self._recording, self.node = s, start, recording, node
+        self._got = False
+        self.inspection: Inspection | None = None
+        self.end: dict[str, Any] | None = None
+        self.error: Exception | None = None
+
+    def record(self, seconds: float) -> None:
+        """Add the stacks to the recording, until the end."""
+        from ...client.api.errors import ClientError
+
+        began = time.monotonic()
+        try:
+            inspection = self.inspection = self._start()
+            for each in inspection.records():
+                self._take(each, seconds, time.monotonic() - began)
+            if self.end is None and not self._got:
+                self.error = inspection.lost()
+            elif (
+                self.node is not None and self.end is not None and self.end.get("node") != self.node
+            ):
+                self.error = ClientError("agentOutdated", OUTDATED)
+        except (ClientError, Refusal) as e:
+            self.error = e
+
+    def _take(self, each: dict[str, Any], seconds: float, spent: float) -> None:
+        match each:
+            case {"type": "samples"}:
+                text = plain_stacks(decoded(each)).decode("utf-8", "replace")
+                self._recording.add(text, self.node)
+                self._got = True
+            case {"type": "end"}:
+                self.end = each
+            case {"type": "note"}:
+                self._s.screen.message(str(each.get("text")))
+            case {"type": "failed"}:
+                raise _failed(each)
+            case _ if threading.current_thread() is threading.main_thread():
+                done = f"recording, {min(spent, seconds):.0f} of {seconds:.0f} s"
+                self._s.screen.progress(done, spent)
 
 
 @command()
@@ -44,6 +104,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
     show_default=True,
 )
 @click.option("-o", "--output", metavar="FILE", help="Default: JOB-ROLE-INDEX.END here.")
+@click.option("--node", metavar="NODE", help="Only this node of a task on several nodes.")
 def record(
     name: str,
     task: str | None,
@@ -52,9 +113,10 @@ def record(
     native: bool,
     format_: str,
     output: str | None,
+    node: str | None,
 ) -> None:
-    """Record a CPU profile of the Python processes of a running task, with py-spy. The file is for
-    you only, and no file is overwritten.
+    """Record a CPU profile of the Python processes of a running task, with py-spy, on up to six of its
+    nodes. The file is for you only, and no file is overwritten.
 
     The job goes on, and its exit is its own. If it ends meanwhile, the file has what was recorded.
     """
@@ -68,48 +130,39 @@ def record(
     if os.path.lexists(path):
         raise click.UsageError(f"{path} exists; remove it, or choose another file with --output")
     program = Program(name="profile", native=native, secs=seconds, rate=rate)
-    inspection = Inspection(s, jid, chosen, attempt, program)
-    recording = Recording()
-    try:
-        end, why = _collected(s, inspection, recording, seconds)
-    except BaseException:
-        inspection.hang_up()
-        raise
-    if end is None and not recording.samples:
-        raise inspection.lost() if why is None else why
+    nodes = nodes_of(chosen, node)
+    if len(nodes) > _MOST_NODES:
+        s.screen.message(
+            f"only the first {_MOST_NODES} of {len(nodes)} nodes are recorded; --node names one"
+        )
+        nodes = nodes[:_MOST_NODES]
+    recording, places = Recording(), list[Place]()
+    for each in nodes:
+        on = msgspec.structs.replace(program, node=each or msgspec.UNSET)
+        client = s.client_for(jid).copy() if places else s.client_for(jid)
+        start = functools.partial(Inspection, client, jid, chosen, attempt, on)
+        places.append(Place(s, start, recording, each))
+    _record_all(places, seconds)
+    if not recording.samples and (wrong := next((p.error for p in places if p.error), None)):
+        raise wrong
     _write(path, _formatted(recording, format_, whole, rate))
-    secs = None if end is None else end.get("secs")
-    _report(s, path, recording, secs, bool(end is None or end.get("over")), why)
+    _report(s, path, recording, places)
 
 
-def _collected(
-    s: Session, inspection: Inspection, recording: Recording, seconds: float
-) -> tuple[dict[str, Any] | None, Exception | None]:
-    """Return the last record, and the error that ended the recording. Raises ClientError."""
-    from ...client.api.errors import ClientError
-
-    began, end = time.monotonic(), None
+def _record_all(places: list[Place], seconds: float) -> None:
+    """Record on all nodes at once, until all have ended. Ctrl-C ends all."""
+    threads = [threading.Thread(target=p.record, args=(seconds,), daemon=True) for p in places[1:]]
     try:
-        for each in inspection.records():
-            match each:
-                case {"type": "samples"}:
-                    recording.add(plain_stacks(decoded(each)).decode("utf-8", "replace"))
-                case {"type": "end"}:
-                    end = each
-                case {"type": "note"}:
-                    s.screen.message(str(each.get("text")))
-                case {"type": "failed"}:
-                    raise _failed(each)
-                case _:
-                    spent = time.monotonic() - began
-                    s.screen.progress(
-                        f"recording, {min(spent, seconds):.0f} of {seconds:.0f} s", spent
-                    )
-    except ClientError as e:
-        if not recording.samples:
-            raise
-        return None, e
-    return end, None
+        for thread in threads:
+            thread.start()
+        places[0].record(seconds)
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        for place in places:
+            if place.inspection is not None:
+                place.inspection.hang_up(places[0].inspection)
+        raise
 
 
 def _failed(record_: dict[str, Any]) -> Exception:
@@ -144,19 +197,15 @@ def _write(path: Path, text: str) -> None:
         ) from None
 
 
-def _report(
-    s: Session,
-    path: Path,
-    recording: Recording,
-    secs: float | None,
-    over: bool,
-    why: Exception | None,
-) -> None:
+def _report(s: Session, path: Path, recording: Recording, places: list[Place]) -> None:
+    ends = [p.end for p in places if p.end is not None]
+    secs = max((e["secs"] for e in ends if "secs" in e), default=None)
+    over = not ends or any(e.get("over") for e in ends)
+    failed = {p.node or "": str(p.error) for p in places if p.error is not None}
     if s.screen.json:
-        s.screen.value(
-            "jobscribe.profile.record/1",
-            {"file": str(path), "samples": recording.samples, "secs": secs, "jobEnded": over},
-        )
+        value = {"file": str(path), "samples": recording.samples, "secs": secs, "jobEnded": over}
+        named = {"nodes": [p.node for p in places if p.node], "failedNodes": failed}
+        s.screen.value("jobscribe.profile.record/1", {**value, **named})
         return
     s.screen.line(f"{path}: {recording.samples} samples")
     if not recording.samples:
@@ -168,5 +217,5 @@ def _report(
             "the task ended, or the recording was lost, before its time was over: the file has what"
             " was recorded until then"
         )
-    if why is not None:
-        s.screen.message(f"the recording ended early: {why}")
+    for node, why in failed.items():
+        s.screen.message(f"the recording{node and f' on {node}'} ended early: {why}")

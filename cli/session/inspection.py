@@ -5,18 +5,25 @@ import binascii
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ...protocol.clusters import host_list
 from ...protocol.errors import Refusal
 from ...protocol.jobs.inspection import Program
 from ...protocol.jobs.status import ACTIVE, RUNNING, TASK_ENDED, TaskStatus
 from ...protocol.wire.messages import RELAY_BYTES
 from .session import Session
 
+if TYPE_CHECKING:
+    from ...client.sync_client import Client
+
 #: Bytes of a line, and of text that is no line of the program.
 _LINE_BYTES, _NOISE_BYTES = 64 * 1024 * 1024, 4096
 _WAIT_SECS = 1.0
 _NAMED = 8
+OUTDATED = (
+    "its agent runs an earlier version of jobscribe, which inspects the first node of a task only"
+)
 AFTER_END = (
     "what it left: 'jobscribe job logs {jid}', 'jobscribe core list {jid}' and 'jobscribe profile list"
     " {jid}'; 'jobscribe job why {jid}' says how it ended"
@@ -62,6 +69,25 @@ def _is_entered(task: dict[str, Any]) -> bool:
     return task["state"] == TaskStatus.HELD and bool(batch.get("jobId"))
 
 
+def nodes_of(task: dict[str, Any], only: str | None) -> list[str | None]:
+    """Return the nodes of a task to inspect; None for the place of a task that has one. only: the
+    choice of the user. Raises Refusal.
+    """
+    host = str(task.get("host") or "")
+    try:
+        nodes = host_list.expand(host)
+    except ValueError:
+        nodes = []
+    several = len(nodes) > 1 and str(task.get("agentKey", "")).startswith("sbatch.")
+    if only is not None and only not in nodes:
+        raise Refusal(
+            "badRequest", f"the task does not run on {only}; it runs on {host or 'no node yet'}"
+        )
+    if only is not None:
+        return [only if several else None]
+    return [*nodes] if several else [None]
+
+
 def _states(tasks: Sequence[dict[str, Any]]) -> str:
     return ", ".join(sorted({str(t["state"]) for t in tasks}))
 
@@ -79,9 +105,9 @@ class Inspection:
     """A program in a task. Iterate over `records`; `noise` is other output, such as that of srun."""
 
     def __init__(
-        self, s: Session, jid: str, task: dict[str, Any], attempt: int, program: Program
+        self, client: "Client", jid: str, task: dict[str, Any], attempt: int, program: Program
     ) -> None:
-        self._client, self._jid, self.noise = s.client_for(jid), jid, ""
+        self._client, self._jid, self.noise = client, jid, ""
         #: the last answer, with the exit
         self.last: dict[str, Any] = {}
         self._id = self._client.open_shell(
@@ -125,12 +151,12 @@ class Inspection:
                 "supervisor or agent was restarted; the job goes on", "Run the command again"
             ) from None
 
-    def hang_up(self) -> None:
-        """End the program."""
+    def hang_up(self, by: "Inspection | None" = None) -> None:
+        """End the program. by: one of the same job whose client no other thread uses."""
         from ...client.api.errors import ClientError
 
         with contextlib.suppress(ClientError):
-            self._client.use_shell(self._jid, self._id, close=True)
+            (by or self)._client.use_shell(self._jid, self._id, close=True)
 
     def _parsed(self, line: bytes) -> Iterator[dict[str, Any]]:
         try:

@@ -1,5 +1,5 @@
 """Builds the command of a function call: pickles the function and its arguments within a limit, and
-chooses between the command line and a library file. Sends nothing.
+chooses between a variable of the run and a library file. Sends nothing.
 """
 
 import base64
@@ -21,8 +21,8 @@ from .inspection import inspect_call
 from .pickling import TooLarge, load_cloudpickle, pickled
 from .worker import call_files, call_process, journal, loop, process
 
-#: Bytes of a pickle that are sent in the command line, and their highest value: one word of a command
-#: has at most 128 KiB.
+#: Bytes of a pickle that are sent in a variable of the run, and their highest value: a variable has
+#: at most 128 KiB.
 INLINE_BYTES, MAX_INLINE_BYTES = 48 * 1024, 90 * 1024
 #: Largest pickle of one call.
 MAX_BYTES = 100 * 1024 * 1024
@@ -51,7 +51,7 @@ _Calls = Sequence[tuple[Sequence[Any], Mapping[str, Any]]]
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """A packed call. inline: it goes into the command line."""
+    """A packed call. inline: it goes into a variable of the run."""
 
     data: bytes
     inline: bool
@@ -68,17 +68,23 @@ def payload(
     check_function(function)
     body = pickled_call((function, calls), function, max_bytes)
     header = {"python": python, "cloudpickle": cloudpickle, "many": many}
-    # command lines are stored in the event log, so arguments that sound secret go into a file
+    # variables are stored in the event log, so arguments that sound secret go into a file
     named_secret = any(is_secret(name) for _, options in calls for name in options)
     return Payload(runner.pack(header, body), len(body) <= inline_bytes and not named_secret)
 
 
 def command(packed: Payload, file: str, pythons: Sequence[str]) -> list[str]:
     """Return the command of the run. file: name of the library file for a payload that is not inline."""
-    words = ["file", file]
-    if packed.inline:
-        words = ["inline", base64.b64encode(zlib.compress(packed.data)).decode()]
+    words = ["inline"] if packed.inline else ["file", file]
     return ["/bin/sh", "-c", _START, "function-call", _boot(), "\n".join(pythons), *words]
+
+
+def with_call(options: Mapping[str, Any], packed: Payload) -> dict[str, Any]:
+    """Return the options of the run with the variable that has an inline payload."""
+    if not packed.inline:
+        return dict(options)
+    text = base64.b64encode(zlib.compress(packed.data)).decode()
+    return {**options, "env": {**(options.get("env") or {}), runner.CALL: text}}
 
 
 def split_resources(resources: Mapping[str, Any] | None) -> tuple[dict[str, Any], list[str]]:
@@ -190,7 +196,7 @@ def _boot() -> str:
     )
 
 
-def payload_of(words: Sequence[str]) -> tuple[str, bytes]:
+def payload_of(words: Sequence[str], env: Mapping[str, str]) -> tuple[str, bytes]:
     """Return how a command sends its call (`inline` or `file`), and an inline payload. Empty if it
     is not the command of a function.
     """
@@ -198,4 +204,5 @@ def payload_of(words: Sequence[str]) -> tuple[str, bytes]:
         return "", b""
     if words[6] != "inline":
         return words[6], b""
-    return words[6], zlib.decompress(base64.b64decode("".join(words[7:])))
+    text = "".join(words[7:]) or env.get(runner.CALL, "")
+    return words[6], zlib.decompress(base64.b64decode(text))

@@ -256,7 +256,7 @@ class Executor(concurrent.futures.Executor):
                 simulation_id=self.sid,
                 compute_model=model,
                 at_once=self._max_workers,
-                **options,
+                **calls.with_call(options, each),
             )
 
     def _watched(self, jid: str, serial: int) -> FunctionFuture[Any]:

@@ -23,6 +23,8 @@ from typing import Any
 MAGIC = b"jobscribe-function/1 "
 #: The file with the results, in the run directory.
 RESULT = "function-result.bin"
+#: The variable with a small call, packed. Other users of the machine can read a command line.
+CALL = "FUNCTION_CALL"
 #: Characters of a traceback and of an error text in a result.
 MAX_TRACEBACK, MAX_TEXT = 64 * 1024, 2000
 #: Exit codes: a call failed; a call was refused; a forked child came back from the function.
@@ -55,7 +57,7 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
 def main(words: list[str]) -> int:
     """Perform the calls, write the result file, and return the exit code.
 
-    words: `inline` and base64 texts, or `file` and the name of a library file.
+    words: `inline`, for a call in the variable `CALL`, or `file` and the name of a library file.
     """
     place = os.environ.get("JOBSCRIBE_RUN_DIR") or os.getcwd()
     with contextlib.suppress(FileNotFoundError):
@@ -106,7 +108,9 @@ def _library_file(place: str, name: str) -> str:
 
 def _read(source: str | None, words: list[str]) -> bytes:
     if source is None:
-        return zlib.decompress(base64.b64decode("".join(words)))
+        # a command of an earlier client has it in its words
+        text = "".join(words) or os.environ.pop(CALL, "")
+        return zlib.decompress(base64.b64decode(text))
     with open(source, "rb") as file:
         return file.read()
 

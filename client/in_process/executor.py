@@ -66,6 +66,7 @@ class DirectExecutor(concurrent.futures.Executor):
         if not packed.inline:
             self._client.upload(APP, file, [packed.data], len(packed.data))
         command = calls.command(packed, file, pythons)
+        fields = calls.with_call(fields, packed)
         spec = self._client.spec(command, simulation_id=self.sid, compute_model=model, **fields)
         job = self._client.submit(spec)
         future = FunctionFuture[T](lambda future: False)

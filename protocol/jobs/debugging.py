@@ -40,7 +40,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A process of a job that waits for a debugger, as it describes itself.
 
     id: what users type. name: of its socket. kind: `breakpoint` or `error`. since, until: unix
-    seconds. attached: a user is there.
+    seconds. attached: a user is there. rank: of a process of MPI or srun.
     """
 
     id: str
@@ -55,6 +55,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     since: float
     until: float
     attached: bool
+    rank: int | None = None
 
 
 def option(env: Mapping[str, str]) -> DebugOption | None:

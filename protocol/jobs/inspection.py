@@ -15,10 +15,14 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     CPU profile of the Python processes. `ssh`: an sshd of the task's image, for one connection over
     its input and output; the first line of its input is the public key that it accepts.
 
-    native: also frames of C. secs, rate: duration and samples per second of a recording.
+    node: where it runs, of a task on several nodes; UNSET for the first one. native: also frames of
+    C. secs, rate: duration and samples per second of a recording.
     """
 
     name: Literal["stacks", "profile", "ssh"]
+    node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,255}\Z")] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
     native: bool = False
     secs: Annotated[float, msgspec.Meta(ge=1, le=MOST_SECS)] = 30.0
     rate: Annotated[int, msgspec.Meta(ge=1, le=1000)] = DEFAULT_RATE

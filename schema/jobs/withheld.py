@@ -45,6 +45,8 @@ _ALSO_SECRET = re.compile(
 )
 #: Commands of functions: code and pickled data.
 _PACKED = ("function-call", "function-worker")
+#: The variable with the pickled data of a function call (client/functions/runner.py).
+CALL_VARIABLE = "FUNCTION_CALL"
 _SCHEMES = ("Bearer", "Basic", "Token", "token")
 _NUMBER = re.compile(r"[\d.,%]*")
 #: A value of this length is withheld wherever it occurs; shorter ones would hide ordinary words.
@@ -125,6 +127,8 @@ class Withholding:
         return {
             name: self._reference(name, f"{name} in {where}", f"{path}.{name}", value)
             if _names_secret(name, value)
+            else value
+            if name == CALL_VARIABLE
             else self._text(value, f"{name} in {where}", f"{path}.{name}")
             for name, value in env.items()
         }

@@ -15,6 +15,7 @@ from ...db.events.events import AuditEvent, ShellClosed, ShellOpened
 from ...db.events.state import Job, Task
 from ...drivers.contracts import TaskDriver
 from ...protocol.api.requests import JobLog, ShellOpen, ShellUse
+from ...protocol.clusters import host_list
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, AgentKind, Token, base62
 from ...protocol.jobs.status import PURGED
@@ -187,6 +188,7 @@ class Shells:
         if task is None:
             raise Refusal("notReady", f"no task of {request.compute_jid} can be entered now")
         program = None if request.program is None else request.program.name
+        _check_node(request, task)
         if program == "ssh":
             _check_ssh(job, task)
         if task.agent_key.kind == AgentKind.CONTAINER and not task.live:
@@ -218,7 +220,7 @@ class Shells:
         """Return the host of a recording, None for other programs. Raises Refusal for too many."""
         if request.program is None or request.program.name != "profile":
             return None
-        host = task.host or task.agent_key.host
+        host = request.program.node or task.host or task.agent_key.host
         if sum(s.recorded == host for s in self._open.values()) >= self._recordings:
             raise Refusal(
                 "tooManyRequests",
@@ -263,6 +265,22 @@ class Shells:
             await shell.driver.shell(shell.place, op)
         with contextlib.suppress(Refusal):
             await self._closed(id_, "abandoned")
+
+
+def _check_node(request: ShellOpen, task: Task) -> None:
+    """Raises Refusal("badRequest") for a node on which the task does not run."""
+    node = None if request.program is None else request.program.node or None
+    if node is None:
+        return
+    try:
+        nodes = host_list.expand(task.host or "")
+    except ValueError:
+        nodes = []
+    if node not in nodes:
+        raise Refusal(
+            "badRequest",
+            f"the task does not run on {node}; it runs on {task.host or 'no node yet'}",
+        )
 
 
 def _check_ssh(job: Job, task: Task) -> None:

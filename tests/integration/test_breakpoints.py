@@ -1,17 +1,28 @@
 """A job stops at a breakpoint; its user debugs it from elsewhere, through supervisor and agent."""
 
 import json
-import os
+import re
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from debugging_user import Debugger, waiting_stop
-from supervisor_process import UID, SupervisorProcess, jid_of, open_files, shell, spec
+from debugging_user import Debugger, attached, check_flooded, flooding_lines, waiting_stop
+from supervisor_process import (
+    UID,
+    SupervisorProcess,
+    jid_of,
+    open_files,
+    rss,
+    shell,
+    spec,
+    until,
+)
 
+import jobscribe
 from jobscribe.client import Client, ClientError
 
 pytestmark = pytest.mark.process
@@ -103,15 +114,101 @@ def test_a_job_that_nobody_debugs_continues_and_output_is_bounded(
     assert b"nobody attached within 0.2 s" in site.output(run, "stderr").body
 
     flood = _submit(site, "x = 'y' * 10_000_000\nbreakpoint()\nprint('over')")
-    debugger = Debugger(client, waiting_stop(client, jid_of(flood)))
+    stop = waiting_stop(client, jid_of(flood))
+    debugger = Debugger(client, stop)
     debugger.until("prompt")
     assert len(debugger.type("p x")) < 2_000_000
+    client.debug_io(debugger.session, "z" * 32_000)
+    client.debug_io(debugger.session, "z" * 32_000)
+    client.debug_io(debugger.session, "z" * 32_000)
+    assert "a line of over 64 KiB was ignored" in debugger.type("z")
     client.debug_io(debugger.session, close=True)
+    waiting_stop(client, jid_of(flood))
+    held = rss(stop["pid"])
+    said = site.command(
+        *("debug", "attach", stop["id"], "--uid", UID), given="".join(flooding_lines(20))
+    )
+    check_flooded(said.stdout, said.stderr)
+    assert said.returncode == 0 and "Traceback" not in said.stderr
     again = Debugger(client, waiting_stop(client, jid_of(flood)))
     again.until("prompt")
+    assert rss(stop["pid"]) - held < 15 * 2**20, "the job keeps what its user did not read"
     again.type("c", "end")
     assert site.wait(flood)["exit"]["code"] == 0
     assert client.debug_list() == {"stops": [], "notes": []}
+
+
+@pytest.mark.soak("the test above, with 20 MB")
+@pytest.mark.timeout(1200)
+def test_a_debugger_that_is_flooded_with_1_gb_costs_no_memory(
+    site: SupervisorProcess, client: Client
+) -> None:
+    """A user pastes, a debugger shows, a process sends without end, and a client sends 1 GB each."""
+    run = _submit(site, "breakpoint()\nprint('over')")
+    stop = waiting_stop(client, jid_of(run))
+    pids = {"job": stop["pid"], "agent": site.agent_pid(), "supervisor": site.pid}
+    before = {name: rss(pid) for name, pid in pids.items()}
+    words = ("debug", "attach", stop["id"], "--root", str(site.root), "--uid", UID)
+    code, said, shown, peak = attached(words, flooding_lines(1000))
+    assert code == 0
+    check_flooded(said, shown)
+    debugger = Debugger(client, waiting_stop(client, jid_of(run)))
+    debugger.until("prompt")
+    for _ in range(31_250):
+        client.debug_io(debugger.session, "z" * 32_000)
+    assert "was ignored" in debugger.type("z")
+    grown = {name: (rss(pid) - before[name]) / 2**20 for name, pid in pids.items()}
+    print(f"grown: {grown} MiB; peak of the user's command: {peak / 2**20} MiB")
+    assert max(grown.values()) < 40, grown
+    assert peak < 200 * 2**20
+    debugger.type("c", "end")
+    site.read_address()  # its connection was idle for minutes
+    assert site.wait(run)["exit"]["code"] == 0 and site.output(run).body == b"over\n"
+
+
+@pytest.mark.soak("tests/slurm/test_mpi.py, on a cluster")
+def test_ranks_of_mpi_on_this_machine_stop_one_by_one(
+    site: SupervisorProcess, client: Client
+) -> None:
+    script = Path(jobscribe.__file__).parent / "etc/engines/mpi.sh"
+    if subprocess.run([script, "check"], check=False).returncode:
+        pytest.skip("mpirun is not installed")
+    ring = (script.parents[2] / "tests/slurm/support/mpi_ring.py").read_text()
+    program = ring.replace("print(", "breakpoint()\nprint(")
+    start = (
+        f'. /dev/stdin <<END\n$({script} env)\nEND\nexec mpirun -n 3 --oversubscribe "$0" -c "$1"'
+    )
+    run = spec(
+        ["/bin/sh", "-c", start, sys.executable, program], env={"JOBSCRIBE_DEBUG": "breakpoint"}
+    )
+    site.submit(run)
+    jid = jid_of(run)
+
+    def stopped() -> list[Any] | None:
+        found = client.debug_list(jid)["stops"]
+        return found if len(found) == 3 else None
+
+    stops = {s["rank"]: s for s in until(stopped, "all ranks stop", 60.0)}
+    listed = site.command("debug", "list", jid, "--uid", UID).stdout
+    for rank in range(3):
+        stop = stops[rank]
+        assert re.search(
+            rf"{stop['id']} +{jid} +main/0 rank {rank} +{stop['host']} +{stop['pid']} +<string>:",
+            listed,
+        ), listed
+    debugger = Debugger(client, stops[1])
+    debugger.until("prompt")
+    assert debugger.type("p rank.value") == "1\n"
+    done = site.command("debug", "continue", jid, "--uid", UID, "--json")
+    assert set(json.loads(done.stdout)["continued"]) == {stops[0]["id"], stops[2]["id"]}, done
+    until(lambda: site.output(run).body.count(b"had") == 2, "the others go on")
+    debugger.type("given.value += 1000")
+    debugger.type("c", "running")
+    debugger.close()
+    assert site.wait(run)["exit"]["code"] == 0
+    assert b"rank 1 of 3" in site.output(run).body and b"had 1002" in site.output(run).body
+    unknown = site.command("debug", "continue", "nosuchjob", "--uid", UID)
+    assert unknown.returncode not in (0, 1) and "Traceback" not in unknown.stderr, unknown
 
 
 def test_an_operator_turns_remote_debugging_and_profiles_off(

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,14 @@ class Odd(Exception):
 
 def divide(a: float, b: float) -> float:
     return a / b
+
+
+def visible(_: bytes) -> str:
+    """Return what others see of the arguments."""
+    words = Path("/proc/self/cmdline").read_text().split("\0")
+    long = sum(len(w) > 15_000 for w in words)
+    inherited = "" if "FUNCTION_CALL" in os.environ else "not "
+    return f"function-call {inherited}in variables, {long} long words"
 
 
 def odd() -> None:
@@ -88,9 +97,10 @@ def test_functions_return_raise_are_canceled_and_survive_restarts(
         with client.executor(max_workers=2) as executor:
             assert list(executor.map(divide, (8, 6, 4), (2, 2, 2), chunksize=2)) == [4, 3, 2]
             assert len(set(executor.map(process, range(3), chunksize=3))) == 1
-            futures = [executor.submit(pow, 2, n) for n in range(3)]
+            futures = [executor.submit(pow, 2, n) for n in range(2)]
+            futures.append(executor.submit(visible, os.urandom(20_000)))
             done = {f.result() for f in concurrent.futures.as_completed(futures, timeout=20)}
-            assert done == {1, 2, 4}
+            assert done == {1, 2, "function-call not in variables, 0 long words"}
             with pytest.raises(ZeroDivisionError):
                 list(executor.map(divide, (1, 1), (1, 0), chunksize=2))
 
@@ -133,6 +143,45 @@ def test_functions_return_raise_are_canceled_and_survive_restarts(
         assert kept.result(30) == "released"
         with Client.from_root(site.root) as other:
             assert other.job(kept.jid).result(20) == "released"
+
+
+@pytest.mark.soak("the test above, with a small result")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", ["agent", "supervisor"])
+def test_a_result_of_100_mb_is_read_whole_while_something_is_killed(
+    site: SupervisorProcess, what: str
+) -> None:
+    """The kills hit the call and the copy of its result."""
+    with Client.from_root(site.root, budget_secs=60.0) as client:
+        future = client.submit(bytes.__mul__, bytes(range(256)), 400_000)
+        until(lambda: client.status(future.jid).state in ("running", "completed"), "it runs")
+        seen = list[Any]()
+
+        def read() -> None:
+            try:
+                seen.append(future.result(120))
+            except BaseException as e:
+                seen.append(e)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        kills = 0
+        while reader.is_alive() and kills < 5:
+            if what == "agent":
+                site.kill(site.agent_pid(client.uid))
+            else:
+                site.stop(signal.SIGKILL)
+                site.start()
+            kills += 1
+            reader.join(0.5)
+        reader.join()
+        print(f"{kills} kills of the {what}: {type(seen[0]).__name__} {str(seen[0])[:200]!r}")
+        assert kills > 1
+        # a call may give up with a sentence; its result is still there
+        if isinstance(seen[0], ClientError):
+            assert seen[0].advice
+            seen = [client.job(future.jid).result(120)]
+        assert seen == [bytes(range(256)) * 400_000]
 
 
 def test_bad_functions_end_with_a_sentence(site: SupervisorProcess) -> None:

@@ -1,18 +1,14 @@
 """An IDE debugs a job with debugpy, through supervisor and agent."""
 
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dap_client import DapClient
+from dap_client import attached_ide
 from debugging_user import waiting_stop
-from supervisor_process import UID, SupervisorProcess, jid_of, open_files, spec
+from supervisor_process import UID, SupervisorProcess, jid_of, open_files, rss, spec
 
 from jobscribe.client import Client
 
@@ -25,6 +21,8 @@ print(f(3), flush=True)
 print(f(4), flush=True)
 print(f(5), flush=True)
 """
+#: Prints 20 MB.
+FLOOD = "[print('w' * 65535, file=__import__('sys').stderr) for _ in range(320)] and None"
 #: Neither an address where nothing listens nor a missing debugpy is a failure of the job.
 WITHOUT = """
 import os, sys
@@ -45,35 +43,6 @@ def _listening(*pids: int) -> set[str]:
     return inodes & {file for pid in pids for file in open_files(pid)}
 
 
-@contextmanager
-def _ide(site: SupervisorProcess, id_: str) -> Iterator[tuple[DapClient, "subprocess.Popen[str]"]]:
-    """Run `debug attach --port 0`, and attach."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
-    command = [sys.executable, "-m", "jobscribe.cli", "debug", "attach", id_, "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--root", str(site.root), "--uid", UID],
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=env,
-    )
-    assert process.stderr is not None
-    try:
-        said = re.search(r"127\.0\.0\.1:(\d+);", process.stderr.readline())
-        assert said is not None
-        client = DapClient(int(said[1]))
-        try:
-            yield client, process
-        finally:
-            client.close()
-        process.wait(30)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        process.stderr.close()
-
-
 def _output(client: Client, jid: str, stream: Any) -> str:
     return b"".join(part.data for part in client.logs(jid, stream)).decode()
 
@@ -86,7 +55,7 @@ def test_an_ide_stops_changes_and_continues_a_job(site: SupervisorProcess) -> No
     with Client.from_root(site.root, uid=UID) as client:
         stop = waiting_stop(client, jid)
         assert (stop["line"], stop["function"]) == (4, "f")
-        with _ide(site, stop["id"]) as (ide, _):
+        with attached_ide(site, UID, stop["id"]) as (ide, _):
             ide.begin()
             at = ide.stopped()
             assert (at["name"], at["line"]) in (("f", 4), ("f", 5))
@@ -101,10 +70,15 @@ def test_an_ide_stops_changes_and_continues_a_job(site: SupervisorProcess) -> No
             ide.ask("disconnect")
         again = waiting_stop(client, jid)
         assert again["id"] != stop["id"]
-        with _ide(site, again["id"]) as (ide, process):
+        with attached_ide(site, UID, again["id"]) as (ide, process):
             ide.begin()
             at = ide.stopped()
             ide.ask("evaluate", expression="y = 'ü'", frameId=at["id"], context="repl")
+            # the job prints faster than the IDE reads
+            held = rss(again["pid"])
+            ide.ask("evaluate", expression=FLOOD, frameId=at["id"], context="repl")
+            assert ide.output("characters of output dropped") < 5_000_000
+            assert rss(again["pid"]) - held < 20 * 2**20
             ide.ask("continue", threadId=at["thread"])
             assert client.wait(jid, timeout=60).state == "completed"
         assert process.returncode == 0

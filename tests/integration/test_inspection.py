@@ -74,6 +74,43 @@ def recorded(path: Path) -> int:
     return sum(int(line.rpartition(" ")[2]) for line in lines)
 
 
+@pytest.mark.soak("tests/integration/test_shells.py, whose programs these are")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", ["agent", "supervisor"])
+def test_a_recording_ends_with_a_sentence_when_something_is_killed(
+    make_site: Make, tmp_path: Path, what: str
+) -> None:
+    """What was recorded before is kept; the job goes on, and is recorded again."""
+    site = make_site().start()
+    go = tmp_path / "go"
+    run = spec([sys.executable, "-c", PROGRAM, str(go)], ANN)
+    site.submit(run)
+    jid = jid_of(run)
+    until(lambda: b"begun" in site.output(run).body, "the job runs")
+    record = ("profile", "record", jid, "--uid", ANN, "--format", "raw", "--output")
+    (python,) = {p["pid"] for p in stacks(site, jid).values() if p["python"]}
+    recorders = Recorders(python)
+    began = starts(site, *record, "one", "--seconds", "600")
+    until(lambda: recorders() > 1, "a second slice", PATIENT)
+    if what == "agent":
+        site.kill(site.agent_pid(ANN))
+    else:
+        site.stop(signal.SIGKILL)
+        site.start()
+    _, said = began.communicate(timeout=100)
+    print(began.returncode, said)
+    assert began.returncode == 0 and "Traceback" not in said
+    assert "was restarted; the job goes on" in said, said
+    assert recorded(site.place / "one") > 0
+    until(lambda: site.status(run)["state"] == "running", "the job goes on")
+    gone = {p for p in Path("/proc").glob("[0-9]*") if p.name in map(str, recorders.seen)}
+    until(lambda: not any(p.exists() for p in gone), "no recorder is left", PATIENT)
+    types(site, *record, "two", "--seconds", "1")
+    assert recorded(site.place / "two") > 0
+    go.touch()
+    assert site.wait(run)["exit"]["code"] == 3
+
+
 @pytest.mark.timeout(300)
 def test_a_running_job_is_inspected_and_goes_on(make_site: Make, tmp_path: Path) -> None:
     """Stacks, also of a stopped process; a profile, also of a job that ends meanwhile; another user;

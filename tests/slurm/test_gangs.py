@@ -2,14 +2,18 @@
 exit.
 """
 
+import importlib.util
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dap_client import attached_ide
+from debugging_user import waiting_stop
 from engine_scripts import ROOT
 from inspected_program import COMMAND, give_pyspy
 from login_nodes import Users
@@ -287,27 +291,38 @@ def test_a_configuration_of_openpai_runs_and_its_files_come_and_go(
     assert "`constraint` of `batch`" in observed.types(*submit, "--no-image", code=125)[1]
 
 
-def test_a_task_on_a_node_is_inspected(observed: SlurmSupervisor, tmp_path: Path) -> None:
+def test_a_task_on_two_nodes_is_inspected_on_each(
+    observed: SlurmSupervisor, tmp_path: Path
+) -> None:
     """Also the processes of another step of the job. A profile of a job that ends meanwhile."""
+    two = {"nodes": 2, "tasks": 2, "tasksPerNode": 1}
     run = observed.gang(
-        role("main", f"srun --overlap --ntasks=1 /bin/sh -c '{QUOTED}'"),
-        batch={"nodes": 1},
-        debugSecs=600.0,
+        role("main", f"srun --overlap /bin/sh -c '{QUOTED}'"), batch=two, debugSecs=600.0
     )
     observed.site.submit(run)
     job = observed.running(run)
     give_pyspy(observed.where(run))
-    until(lambda: observed.output(run) == "begun\n", "it computes")
+    until(lambda: observed.output(run) == "begun\n" * 2, "it computes")
     asked = ("--uid", ALICE, jid_of(run))
     out, _ = observed.types("debug", "stack", *asked, "main-0", "--json")
-    found = json.loads(out)["processes"]
-    assert any(p["name"] == "srun" for p in found), found
-    read = [t for p in found if p["method"] == "py-spy" for t in p["threads"]]
-    assert "computes" in [f["function"] for t in read for f in t["frames"]], found
+    answer = json.loads(out)
+    nodes = {p["node"] for p in answer["processes"]}
+    assert nodes < set(observed.slurm.nodes) and len(nodes) == 2, nodes
+    assert answer["failedNodes"] == {}
+    for node in nodes:
+        found = [p for p in answer["processes"] if p["node"] == node]
+        assert any(p["name"] == "srun" for p in found), found
+        read = [t for p in found if p["method"] == "py-spy" for t in p["threads"]]
+        assert "computes" in [f["function"] for t in read for f in t["frames"]], found
+    text, _ = observed.types("debug", "stack", *asked, "--node", max(nodes))
+    assert f" on {max(nodes)}: " in text and min(nodes) not in text, text
+    refused = observed.types("debug", "stack", *asked, "--node", "elsewhere", code=125)[1]
+    assert "does not run on elsewhere" in refused, refused
     file = tmp_path / "profile"
     record = ("profile", "record", *asked, "--format", "raw", "--seconds", "2")
     observed.types(*record, "--output", str(file))
-    assert ";computes (" in file.read_text()
+    lines = [line for line in file.read_text().splitlines() if ";computes (" in line]
+    assert {line.partition(";")[0] for line in lines} == {f"node {node}" for node in nodes}
     (observed.where(run) / "go").touch()
     _check_held(observed, run, job)
     observed.types("job", "release", *asked)
@@ -334,6 +349,38 @@ def _check_held(observed: SlurmSupervisor, run: dict[str, Any], job: str) -> Non
     assert "go" in observed.types("job", "files", *asked)[0]
     why = observed.types("job", "why", *asked)[0]
     assert "held for debugging" in why and f"its Slurm job {job}" in why, why
+
+
+@pytest.mark.soak(
+    "tests/integration/test_ide_debuggers.py, and test_mpi.py, where Pdb is on the nodes"
+)
+def test_an_ide_debugs_a_job_on_a_node(observed: SlurmSupervisor) -> None:
+    """The bytes of debugpy pass a step of the job. The IDE attaches a second time."""
+    debugpy = Path(importlib.util.find_spec("debugpy").origin).parent  # type: ignore[union-attr, arg-type]
+    place = Path("/tmp") / f"debugpy-{fresh_nap()}"
+    shutil.copytree(debugpy, place / "debugpy")
+    program = "y = 6\nbreakpoint()\nbreakpoint()\nprint(y, flush=True)\n"
+    env = {"JOBSCRIBE_DEBUG": "debugpy", "PYTHONPATH": str(place), "PROGRAM": program}
+    run = observed.run(
+        'exec /usr/bin/python3 -c "$PROGRAM"', env=env, batch={"nodes": 1, "memoryMb": 300}
+    )
+    try:
+        observed.site.submit(run)
+        with client_of(observed.site, ALICE) as alice:
+            for value in (6, 7):
+                stop = waiting_stop(alice, jid_of(run), SECS)
+                assert stop["host"] in observed.slurm.nodes
+                with attached_ide(observed.site, ALICE, stop["id"]) as (ide, _):
+                    ide.begin()
+                    frame = ide.stopped()["id"]
+                    said = ide.ask("evaluate", expression="y", frameId=frame)
+                    assert said["result"] == str(value)
+                    ide.ask("evaluate", expression="y += 1", frameId=frame, context="repl")
+                    ide.ask("disconnect")
+        assert observed.over(run, "completed")["exit"]["code"] == 0
+        assert observed.output(run) == "8\n"
+    finally:
+        shutil.rmtree(place)
 
 
 def test_a_shell_where_it_makes_sense_and_a_sentence_where_it_does_not(

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from debugging_user import Debugger
 from engine_scripts import Refused, Script
 from login_nodes import Users
+from shell_user import client_of
 from slurm_cluster import Slurm
-from slurm_supervisor import SECS, SlurmSupervisor, batch_site
+from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site
 from supervisor_process import fresh_nap, jid_of, until
 
 RING = (Path(__file__).resolve().parent / "support" / "mpi_ring.py").read_text()
+STOPS = RING.replace("print(", "breakpoint()\nprint(")
 #: Every rank passes the number on and waits for the others, forever. Ranks 0 report each round.
 LONG = (
     RING.partition("print(")[0]
@@ -65,15 +68,40 @@ def ranks(
     mark = f"JS_MARK_{fresh_nap().replace('.', '_')}"
     launch = f"{start} -x {mark}" if start == "mpirun" else start
     text = f'export {mark}=1; exec {launch} /usr/bin/python3 -c "$PROGRAM"'
-    return observed.run(
-        text, env={"PROGRAM": program, mark: "1"}, **{"batch": {**FOUR, "setup": mpi}, **fields}
-    ), mark
+    env = {"PROGRAM": program, mark: "1", **fields.pop("env", {})}
+    return observed.run(text, env=env, **{"batch": {**FOUR, "setup": mpi}, **fields}), mark
+
+
+def check_breakpoints(observed: SlurmSupervisor, run: dict[str, Any]) -> None:
+    """Attach to rank 2 and change its number; let the others go on; then continue it."""
+    jid = jid_of(run)
+    with client_of(observed.site, ALICE) as alice:
+
+        def stopped() -> dict[int, dict[str, Any]] | None:
+            found = {s["rank"]: s for s in alice.debug_list(jid)["stops"]}
+            return found if len(found) == 4 else None
+
+        stops = until(stopped, "all ranks stop", SECS)
+        at = {(s["function"], s["line"]) for s in stops.values()}
+        assert sorted(stops) == [0, 1, 2, 3] and len(at) == 1, stops
+        nodes = [stops[n]["host"] for n in range(4)]
+        assert nodes[0] == nodes[1] != nodes[2] == nodes[3], nodes
+        debugger = Debugger(alice, stops[2])
+        debugger.until("prompt")
+        assert debugger.type("p rank.value") == "2\n"
+        out, _ = observed.types("debug", "continue", jid, "--uid", ALICE)
+        assert [f" rank {n}, " in out for n in range(4)] == [True, True, False, True], out
+        (left,) = alice.debug_list(jid)["stops"]
+        assert left["rank"] == 2 and left["attached"]
+        debugger.type("c", "running")
+        debugger.close()
 
 
 def test_four_ranks_on_two_nodes_get_what_was_asked_for(
     observed: SlurmSupervisor, mpi: str
 ) -> None:
-    run, _ = ranks(observed, RING, mpi)
+    """All stop at a breakpoint; a user is attached to one while the others go on."""
+    run, _ = ranks(observed, STOPS, mpi, env={"JOBSCRIBE_DEBUG": "breakpoint"})
     # the same by srun with its cores; the kernel reports the resources of each rank
     plain = observed.run(
         "srun sh -c 'echo $(hostname) $SLURM_PROCID of $SLURM_NTASKS, $SLURM_CPUS_PER_TASK cores'",
@@ -81,6 +109,7 @@ def test_four_ranks_on_two_nodes_get_what_was_asked_for(
     )
     for one in (run, plain):
         observed.site.submit(one)
+    check_breakpoints(observed, run)
     over, other = observed.over(run, "completed"), observed.over(plain, "completed")
     # mpirun reads its ranks through terminals: another rank's line may come between a line and its
     # newline

@@ -16,6 +16,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -36,6 +37,11 @@ _MISSING, _UNREACHABLE = "debuggerMissing", "debuggerUnreachable"
 #: Seconds that debugpy has to connect, and between two looks at the connection.
 _CONNECT_SECS, _LOOK_SECS = 20.0, 0.05
 _LOCALHOST = "127.0.0.1"
+#: Limits: a line of the user, a message of the IDE and its header, and characters of the job's output
+#: that wait for the IDE.
+_LINE_BYTES, _MESSAGE_BYTES, _HEAD_BYTES = 64 * 1024, 16 * 1024 * 1024, 4096
+_OUTPUT_CHARS = 1 << 20
+_LENGTH = re.compile(rb"content-length: *([0-9]{1,15})\r?$", re.IGNORECASE | re.MULTILINE)
 _noted: set[tuple[int, str]] = set()
 
 
@@ -72,6 +78,7 @@ def _direct(frame: FrameType, tool: str, host: str, port: int) -> None:
 
             if not debugpy.is_client_connected():
                 debugpy.connect((host, port))
+            _limit_output()
             _suspend(frame)
         else:
             _pydevd().settrace(host, port=port, suspend=True, stop_at_frame=frame)
@@ -184,10 +191,12 @@ def _connected(peer: socket.socket, place: Any, secs: float, until: float) -> bo
     fds = (peer.fileno(), listener.fileno(), held)
     command = [sys.executable, "-I", os.path.abspath(__file__), *map(str, fds), f"{secs:g}"]
     try:
-        paths = [f"{place.sockets}/{place.name}.sock", f"{place.folder}/{place.name}.json"]
         # the child continues in a child of its own
         subprocess.Popen(
-            [*command, *paths], pass_fds=fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            [*command, *place.paths()],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
         ).wait()
         os.close(held)
         pydevd.stoptrace()  # of an earlier session
@@ -204,10 +213,64 @@ def _connected(peer: socket.socket, place: Any, secs: float, until: float) -> bo
             if select.select([alive], [], [], _LOOK_SECS)[0] or time.monotonic() > until:
                 pydevd.stoptrace()
                 return False
+        _limit_output()
         return True
     finally:
         listener.close()
         os.close(alive)
+
+
+def _limit_output() -> None:
+    """Limit what waits for the IDE, in a debugpy whose parts are known."""
+    import pydevd
+
+    with contextlib.suppress(AttributeError):
+        debugger = pydevd.get_global_debugger()
+        _OutputLimit(debugger.writer, debugger.cmd_factory.make_io_message)
+
+
+class _OutputLimit:
+    """Drops output of the job that an IDE does not take in time. pydevd would keep all of it, as it
+    reads the output of a job without delaying it.
+    """
+
+    def __init__(self, writer: Any, message: Any) -> None:
+        self._add, self._message, self._pid = writer.add_command, message, os.getpid()
+        self._lock, self._waiting, self._dropped = threading.Lock(), 0, 0
+        writer.add_command = self._limited
+
+    def _limited(self, command: Any) -> None:
+        about = command.as_dict or {}
+        if about.get("event") != "output":
+            self._add(command)
+            return
+        if os.getpid() != self._pid:
+            return  # a forked child has no thread that sends it
+        size = len(about.get("body", {}).get("output", ""))
+        with self._lock:
+            if self._waiting + size > _OUTPUT_CHARS:
+                self._dropped += size
+                if not self._waiting:
+                    self._tell_dropped()
+                return
+            self._tell_dropped()
+            self._waiting += size
+        command.call_after_send(lambda _: self._sent(size))
+        self._add(command)
+
+    def _sent(self, size: int) -> None:
+        with self._lock:
+            self._waiting -= size
+            if not self._waiting:
+                self._tell_dropped()
+
+    def _tell_dropped(self) -> None:
+        if self._dropped:
+            text = (
+                f"\n[{self._dropped} characters of output dropped; 'jobscribe job logs' has them]\n"
+            )
+            self._dropped = 0
+            self._add(self._message(text, 2))
 
 
 # ---- the process that copies bytes
@@ -265,12 +328,22 @@ def _copy(user: socket.socket, debugger: socket.socket, secs: float) -> None:
     heard = [time.monotonic()]
 
     def to_debugger() -> None:
-        with contextlib.suppress(OSError, ValueError), user.makefile("rb") as lines:
-            for line in lines:
-                heard[0] = time.monotonic()
-                message = json.loads(line)
-                if isinstance(message, dict) and isinstance(message.get("dap"), str):
-                    debugger.sendall(base64.b64decode(message["dap"]))
+        sizes = _Sizes()
+        try:
+            with user.makefile("rb") as lines:
+                while line := lines.readline(_LINE_BYTES):
+                    heard[0] = time.monotonic()
+                    message = json.loads(line)
+                    if isinstance(message, dict) and isinstance(message.get("dap"), str):
+                        data = base64.b64decode(message["dap"])
+                        sizes.check(data)
+                        debugger.sendall(data)
+        except OSError:
+            pass
+        except (ValueError, RecursionError) as failure:
+            sys.stderr.write(
+                f"jobscribe debugger: the IDE is detached: {failure!s:.200}; the job continues\n"
+            )
         over.set()
 
     def to_user() -> None:
@@ -292,6 +365,32 @@ def _copy(user: socket.socket, debugger: socket.socket, secs: float) -> None:
         with contextlib.suppress(OSError):
             each.shutdown(socket.SHUT_RDWR)
         each.close()
+
+
+class _Sizes:
+    """The sizes of an IDE's messages, which debugpy collects in the memory of the job."""
+
+    def __init__(self) -> None:
+        self._head, self._left = b"", 0
+
+    def check(self, data: bytes) -> None:
+        """Raises ValueError if this belongs to a message that is too large."""
+        while data:
+            if self._left:
+                taken = min(self._left, len(data))
+                self._left -= taken
+                data = data[taken:]
+                continue
+            head, end, data = (self._head + data).partition(b"\r\n\r\n")
+            length = _LENGTH.search(head)
+            if len(head) > _HEAD_BYTES or (end and length is None):
+                raise ValueError("it sent no message of the Debug Adapter Protocol")
+            self._head = b"" if end else head
+            self._left = int(length[1]) if end and length is not None else 0
+            if self._left > _MESSAGE_BYTES:
+                raise ValueError(
+                    f"it sent a message of {self._left} bytes; {_MESSAGE_BYTES} are the limit"
+                )
 
 
 if __name__ == "__main__":

@@ -30,8 +30,12 @@ FOLDER, SECS = "JOBSCRIBE_DEBUG_DIR", "JOBSCRIBE_DEBUG_SECS"
 DEFAULT_SECS = 1800.0
 #: Characters of output between two prompts; more is dropped with a note.
 OUTPUT_CHARS = 1 << 20
+#: Characters of output in one message.
+MESSAGE_CHARS = 64 * 1024
 #: Bytes of a line from the user; characters of output without a newline that are kept.
 LINE_BYTES, REST_CHARS = 64 * 1024, 4096
+#: Lines of the user that wait for the prompt; more stay in the socket.
+WAITING_LINES = 16
 #: Seconds that a program which runs waits for a user who reads nothing.
 _SEND_SECS = 5.0
 _debuggers: dict[tuple[int, int], Debugger] = {}
@@ -101,8 +105,8 @@ class Place:
     """The socket and the record of one process and thread at which an agent finds it."""
 
     def __init__(self) -> None:
-        number = _numbers[os.getpid()] = _numbers.get(os.getpid(), 0) + 1
-        self.name = f"{os.getpid()}-{number}"
+        self.name = _next_name()
+        self._claimed = False
         self.folder = folder()
         self.sockets = self.folder
         self._own: str | None = None
@@ -110,6 +114,7 @@ class Place:
 
     def listen(self) -> socket.socket:
         """Return a listening socket. Its path is short, whatever the folder's is."""
+        self._claim()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             try:
@@ -136,24 +141,46 @@ class Place:
 
     def write(self, **changes: object) -> None:
         """Write the record. Its name is complete at once."""
+        self._claim()
         self.record.update(changes, folder=self.sockets)
         path = os.path.join(self.folder, self.name)
         with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as f:
             json.dump(self.record, f)
         os.rename(path + ".new", path + ".json")
 
+    def paths(self) -> list[str]:
+        """Return the files of this place. The name is free without the last one."""
+        names = [self.name + ".json", self.name + ".taken"]
+        socket_ = os.path.join(self.sockets, self.name + ".sock")
+        return [socket_, *(os.path.join(self.folder, name) for name in names)]
+
+    def _claim(self) -> None:
+        """Take a name that no process has, also on the other nodes of a cluster, which share the
+        folder and may have the same pids.
+        """
+        while not self._claimed:
+            path = self.paths()[-1]
+            try:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+                self._claimed = True
+            except FileExistsError:
+                self.name = _next_name()
+
     def close(self) -> None:
         """Remove socket and record."""
-        for path in (
-            os.path.join(self.sockets, self.name + ".sock"),
-            os.path.join(self.folder, self.name + ".json"),
-        ):
+        for path in self.paths() if self._claimed else ():
             with contextlib.suppress(OSError):
                 os.unlink(path)
+        self._claimed = False
         if self._own is not None:
             with contextlib.suppress(OSError):
                 os.rmdir(self._own)
             self.sockets, self._own = self.folder, None
+
+
+def _next_name() -> str:
+    number = _numbers[os.getpid()] = _numbers.get(os.getpid(), 0) + 1
+    return f"{os.getpid()}-{number}"
 
 
 class Connection:
@@ -161,7 +188,7 @@ class Connection:
 
     def __init__(self, peer: socket.socket, on_interrupt: Any) -> None:
         self._peer, self._on_interrupt = peer, on_interrupt
-        self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(1000)
+        self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue(WAITING_LINES)
         self.lost = False
         self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
@@ -189,19 +216,23 @@ class Connection:
         self._peer.close()
 
     def _receive(self) -> None:
-        kept = b""
+        kept, ignored = b"", False
         while True:
             try:
                 data = self._peer.recv(4096)
             except OSError:
                 data = b""
-            if not data or len(kept) > LINE_BYTES:
+            if not data:
                 self.lost = True
-                self.lines.put(None)
+                with contextlib.suppress(queue.Full):
+                    self.lines.put_nowait(None)
                 return
             *lines, kept = (kept + data).split(b"\n")
             for line in lines:
-                self._take(line)
+                self._take(b'{"ignored": true}' if ignored else line)
+                ignored = False
+            ignored = ignored or len(kept) > LINE_BYTES
+            kept = b"" if ignored else kept
 
     def _take(self, line: bytes) -> None:
         try:
@@ -211,7 +242,10 @@ class Connection:
         if isinstance(message, dict) and "interrupt" in message:
             self._on_interrupt()
         elif isinstance(message, dict):
-            self.lines.put(message)
+            while not self.lost:
+                with contextlib.suppress(queue.Full):
+                    self.lines.put(message, timeout=1.0)
+                    return
 
 
 class Terminal:
@@ -230,8 +264,9 @@ class Terminal:
         lines, newline, self._rest = (self._rest + taken).rpartition("\n")
         if len(self._rest) > REST_CHARS:
             newline, self._rest = newline + self._rest, ""
-        if newline:
-            self._debugger.tell({"out": lines + newline})
+        shown = lines + newline
+        for at in range(0, len(shown), MESSAGE_CHARS):
+            self._debugger.tell({"out": shown[at : at + MESSAGE_CHARS]})
         return len(text)
 
     def flush(self) -> None:
@@ -395,6 +430,9 @@ class Debugger(pdb.Pdb):
                     return str(message["line"]).replace("\n", " ") + "\n"
                 if "complete" in message:
                     self.tell({"completions": self._completions(message["complete"])})
+                if "ignored" in message:
+                    self.tell({"out": f"[a line of over {LINE_BYTES // 1024} KiB was ignored]\n"})
+                    self.tell({"prompt": prompt})
         finally:
             self._asking = False
         return None
@@ -507,6 +545,7 @@ def _location(
         "python": sys.executable,
         "slurmJob": environ.get("SLURM_JOB_ID", ""),
         "node": environ.get("SLURMD_NODENAME", ""),
+        "rank": _rank(environ),
         "started": "",
         "pids": "",
     }
@@ -517,6 +556,21 @@ def _location(
     except (OSError, IndexError):
         pass
     return record
+
+
+def _rank(environ: Any) -> int:
+    """Return the rank of this process in a program of MPI or of srun; -1 without one."""
+    for prefix, size in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ):
+        try:
+            if int(environ[size]) > 1:
+                return int(environ[prefix])
+        except (KeyError, ValueError):
+            pass
+    return -1
 
 
 def _identity(name: str) -> str:

@@ -85,7 +85,7 @@ def _write(s: Session, record: "Record", path: str, max_size: int) -> dict[str, 
     if unknown:
         inputs.missing.append({"name": "*", "why": unknown})
     task = make_task(record)
-    function, data = payload_of(task.spec.command)
+    function, data = payload_of(task.spec.command, task.spec.env)
     texts: dict[str, str | bytes] = dict(script_files(record, task, sys.executable))
     if not record.definition.app:
         texts["job.yaml"] = job_text(record.definition.data)

@@ -19,6 +19,11 @@ def raw() -> None:
         tty.setraw(1)
 
 
+def node() -> str:
+    """Return the name of this node, as Slurm knows it, or else this machine's."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
 def send(type_: str, **fields: Any) -> None:
     """Write a line, in ASCII. Blocks while the user does not read."""
     line = (json.dumps({"type": type_, **fields}) + "\n").encode("ascii")

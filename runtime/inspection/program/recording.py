@@ -16,7 +16,7 @@ import time
 import zlib
 
 from . import processes, tools
-from .output import send
+from .output import node, send
 from .processes import OVER, Process
 from .tools import Failure, Guard, Result
 
@@ -61,7 +61,8 @@ def record(token: str, secs: int, rate: int, native: bool) -> int:
                 "jobscribe debug stack shows what runs",
             )
         )
-    send("end", over=done < secs or not processes.of_execution(token), secs=min(done, secs))
+    over = done < secs or not processes.of_execution(token)
+    send("end", over=over, secs=min(done, secs), node=node())
     return 0
 
 

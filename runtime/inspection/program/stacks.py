@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from . import processes, tools
-from .output import send
+from .output import node, send
 from .processes import OVER, STOPPED, UNINTERRUPTIBLE, Process
 from .tools import Failure, Guard
 
@@ -64,7 +64,7 @@ def show(token: str, native: bool) -> int:
     else:
         for process in shown:
             _show(process, found, None)
-    send("end", processes=len(found), shown=len(shown))
+    send("end", processes=len(found), shown=len(shown), node=node())
     return 0
 
 

@@ -1,9 +1,16 @@
 """A small client of the Debug Adapter Protocol: an IDE of tests."""
 
 import json
+import os
+import re
 import socket
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from supervisor_process import SupervisorProcess
 
 
 class DapClient:
@@ -17,7 +24,7 @@ class DapClient:
     def begin(self) -> None:
         """Do what an IDE does first, without breakpoints of its own."""
         self.ask("initialize", clientID="test", adapterID="python", linesStartAt1=True)
-        self._send("attach", justMyCode=False)
+        self._send("attach", justMyCode=False, redirectOutput=True)
         self.ask("configurationDone")
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
@@ -34,6 +41,19 @@ class DapClient:
         thread = event["body"]["threadId"]
         frame = self.ask("stackTrace", threadId=thread)["stackFrames"][0]
         return {"thread": thread, **frame}
+
+    def output(self, text: str) -> int:
+        """Wait for output of the program with this text. Return the characters of output before."""
+        seen = 0
+
+        def found(message: dict[str, Any]) -> bool:
+            nonlocal seen
+            shown = message["body"]["output"] if message.get("event") == "output" else ""
+            seen += len(shown)
+            return text in shown
+
+        self._until(found)
+        return seen
 
     def close(self) -> None:
         self._file.close()
@@ -66,3 +86,34 @@ class DapClient:
         assert size, "the connection has ended"
         message: dict[str, Any] = json.loads(self._file.read(size))
         return message
+
+
+@contextmanager
+def attached_ide(
+    site: SupervisorProcess, uid: str, id_: str
+) -> Iterator[tuple[DapClient, "subprocess.Popen[str]"]]:
+    """Run `debug attach --port 0`, and attach."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+    command = [sys.executable, "-m", "jobscribe.cli", "debug", "attach", id_, "--port", "0"]
+    process = subprocess.Popen(
+        [*command, "--root", str(site.root), "--uid", uid],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+    assert process.stderr is not None
+    try:
+        said = re.search(r"127\.0\.0\.1:(\d+);", process.stderr.readline())
+        assert said is not None
+        client = DapClient(int(said[1]))
+        try:
+            yield client, process
+        finally:
+            client.close()
+        process.wait(30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.stderr.close()

@@ -1,6 +1,11 @@
 """A user of remote breakpoints, without a terminal."""
 
 import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from supervisor_process import until
@@ -39,9 +44,56 @@ class Debugger:
         return self.until(key)
 
 
-def waiting_stop(client: Client, jid: str) -> dict[str, Any]:
+def waiting_stop(client: Client, jid: str, secs: float = 30.0) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         stops = client.debug_list(jid)["stops"]
         return next((s for s in stops if not s["attached"]), None)
 
-    return until(look, f"a stop of {jid}")
+    return until(look, f"a stop of {jid}", secs)
+
+
+def flooding_lines(megabytes: int) -> Iterator[str]:
+    """Yield what a user pastes and types: a line of this size; a command that shows as much; and one
+    that sends as much in one message, which ends the session.
+    """
+    for _ in range(megabytes):
+        yield "y" * 10**6
+    each = f"for _ in range({megabytes})"
+    yield "\n!import jobscribe_pdb; d = jobscribe_pdb.current()"
+    yield f"\n![None {each} if d.message('w' * 10**6)]"
+    yield f"\n![None {each} if d._connection._peer.sendall(b'v' * 10**6)]\n"
+
+
+def check_flooded(stdout: str, stderr: str) -> None:
+    """Check what the user saw of it."""
+    assert "the line was not sent: a line has at most 60 KiB" in stderr, stderr
+    assert "characters of output dropped" in stdout and 10**5 < stdout.count("w") < 2 * 10**6
+    assert "the process sent more than 2 MiB without an end of line" in stderr, stderr
+    assert "v" * 1000 not in stdout
+
+
+def attached(words: Iterable[str], lines: Iterable[str]) -> tuple[int, str, str, int]:
+    """Run a command of a user who types these lines. Return exit code, both outputs, and its highest
+    use of memory (bytes).
+    """
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "jobscribe.cli", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+        text=True,
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        errors = list[str]()
+        reader = threading.Thread(target=lambda: errors.append(process.stderr.read()))  # type: ignore[union-attr]
+        reader.start()
+        for line in lines:
+            process.stdin.write(line)
+        process.stdin.flush()
+        shown = process.stdout.read()
+        reader.join()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return process.returncode, shown, errors[0], usage.ru_maxrss * 1024

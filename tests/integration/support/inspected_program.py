@@ -40,7 +40,7 @@ class Recorders:
     """The processes of py-spy that record, with this word in their command line, seen so far."""
 
     def __init__(self, word: object) -> None:
-        self._word, self._seen = str(word).encode(), set[int]()
+        self._word, self.seen = str(word).encode(), set[int]()
 
     def __call__(self) -> int:
         """Return their number."""
@@ -50,5 +50,5 @@ class Recorders:
             except OSError:
                 continue
             if b"record" in words and self._word in words:
-                self._seen.add(int(folder.name))
-        return len(self._seen)
+                self.seen.add(int(folder.name))
+        return len(self.seen)

@@ -186,7 +186,8 @@ def test_a_function_is_called_again_under_pdb(run: Run, fake: Fake, folder: Path
     packed = calls.payload(
         divide, [((1, 0), {})], many=False, inline_bytes=10_000, max_bytes=10_000
     )
-    jid = stored(run, fake, command=calls.command(packed, "f", ["python3"]))
+    env = calls.with_call({}, packed).get("env", {})
+    jid = stored(run, fake, command=calls.command(packed, "f", ["python3"]), env=env)
     answer = run("job", "repro", jid, "-o", str(folder), "--json").json()
     line = next(c for c in answer["commands"] if "replay" in c)
     words = [
@@ -201,7 +202,8 @@ def test_a_function_is_called_again_under_pdb(run: Run, fake: Fake, folder: Path
     # the file of a call whose arguments are in a file is not copied
     packed = calls.payload(divide, [((1,), {"b": 2})], many=False, inline_bytes=0, max_bytes=10_000)
     fake.events.clear()
-    jid = stored(run, fake, command=calls.command(packed, "f", ["python3"]))
+    env = calls.with_call({}, packed).get("env", {})
+    jid = stored(run, fake, command=calls.command(packed, "f", ["python3"]), env=env)
     answer = run("job", "repro", jid, "-o", str(folder) + "2", "--json").json()
     assert not any("replay" in c for c in answer["commands"])
     assert "may have secrets" in Path(f"{folder}2/README.md").read_text()

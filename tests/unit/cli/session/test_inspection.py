@@ -4,12 +4,12 @@ import base64
 import json
 import zlib
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from jobscribe.cli.session import inspection as module
-from jobscribe.cli.session.inspection import Inspection, decoded, select
+from jobscribe.cli.session.inspection import Inspection, decoded, nodes_of, select
 from jobscribe.client.api.errors import ClientError
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.jobs.inspection import Program
@@ -48,7 +48,7 @@ def test_records_are_read_from_a_terminal_with_other_output() -> None:
         b'{"type": "end"}',
     )
     task = {"role": "main", "index": 0}
-    inspection = Inspection(session(Client(*pieces)), JID, task, 1, Program(name="stacks"))
+    inspection = Inspection(cast(Any, Client(*pieces)), JID, task, 1, Program(name="stacks"))
     assert [r for r in inspection.records() if r] == [{"type": "a", "n": 1}, {"type": "end"}]
     assert inspection.noise.startswith("srun: hello\n[1]\n")
     lost = inspection.lost()
@@ -104,3 +104,16 @@ def test_a_job_that_has_ended_is_told_from_one_that_has_not_started() -> None:
         advice = str(over.body()["advice"])
         for command in ("job logs", "core list", "profile list"):
             assert f"jobscribe {command} {JID}" in advice
+
+
+def test_each_node_of_a_slurm_task_is_inspected_or_the_one_that_its_user_names() -> None:
+    task = {"host": "n[1-2],login", "agentKey": "sbatch.parallel.ann00001@lab"}
+    assert nodes_of(task, None) == ["n1", "n2", "login"]
+    assert nodes_of(task, "n2") == ["n2"]
+    for wrong in ("n3", "n[1-2]"):
+        with pytest.raises(Refusal, match=r"runs on n\[1-2\],login"):
+            nodes_of(task, wrong)
+    one = {**task, "host": "n1"}
+    assert nodes_of(one, None) == nodes_of(one, "n1") == [None]
+    for other in ({"host": None}, {"host": "a,b", "agentKey": "local.parallel.ann00001@here"}):
+        assert nodes_of(other, None) == [None]

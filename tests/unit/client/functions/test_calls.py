@@ -1,13 +1,15 @@
 """Commands of function calls: limits, refusals, and arguments that do not enter the event log."""
 
 import asyncio
+import os
 import threading
 from typing import Any
 
 import pytest
 
 from jobscribe.client.api.errors import ClientError
-from jobscribe.client.functions import calls
+from jobscribe.client.functions import calls, runner
+from jobscribe.schema.jobs import withheld
 
 LOCK = threading.Lock()
 
@@ -18,12 +20,30 @@ def packed(function: Any, *args: Any, **options: Any) -> calls.Payload:
     )
 
 
-def test_small_arguments_are_inline_and_others_in_a_file() -> None:
-    assert packed(abs, 1).inline and not packed(len, "x" * 2000).inline
-    line = calls.command(packed(abs, 1), "unused", ["python3.11", "python3"])
-    assert line[:2] == ["/bin/sh", "-c"] and line[-2] == "inline"
-    assert calls.command(packed(len, "x" * 2000), "a.bin", ["p"])[-2:] == ["file", "a.bin"]
-    assert max(map(len, line)) < 128 * 1024
+def test_small_arguments_are_in_a_variable_and_others_in_a_file() -> None:
+    """The command line, which other users of the machine can read, has none."""
+    small, large = packed(abs, 1), packed(len, "x" * 2000)
+    assert small.inline and not large.inline
+    line = calls.command(small, "unused", ["python3.11", "python3"])
+    assert line == calls.command(packed(abs, 2), "unused", ["python3.11", "python3"])
+    assert line[:2] == ["/bin/sh", "-c"] and line[-1] == "inline"
+    options = calls.with_call({"env": {"A": "1"}, "queue": "q"}, small)
+    call = options["env"].pop(runner.CALL)
+    assert options == {"env": {"A": "1"}, "queue": "q"}
+    assert calls.payload_of(line, {runner.CALL: call}) == ("inline", small.data)
+    assert calls.payload_of([*line, call], {}) == ("inline", small.data), "of an earlier client"
+    assert calls.command(large, "a.bin", ["p"])[-2:] == ["file", "a.bin"]
+    assert calls.with_call({"queue": "q"}, large) == {"queue": "q"}
+    assert withheld.CALL_VARIABLE == runner.CALL
+
+
+def test_the_largest_inline_call_fits_into_a_variable() -> None:
+    data = os.urandom(calls.MAX_INLINE_BYTES - 200)
+    most = calls.payload(
+        len, [((data,), {})], many=False, inline_bytes=calls.MAX_INLINE_BYTES, max_bytes=10**6
+    )
+    assert most.inline
+    assert len(f"{runner.CALL}={calls.with_call({}, most)['env'][runner.CALL]}\0") <= 128 * 1024
 
 
 def test_arguments_that_sound_secret_are_never_inline() -> None:

@@ -52,7 +52,7 @@ class Supervisor:
                 continue
             jid = f"uuuuuuuu-{spec.simulation_id}-{spec.compute_model}"
             self.runs[jid] = "pending"
-            self.files[jid] = zlib.decompress(base64.b64decode(spec.command[-1]))
+            self.files[jid] = zlib.decompress(base64.b64decode(spec.env[runner.CALL]))
             answers.append(SimpleNamespace(jid=jid, serial=1))
         return answers
 
@@ -84,7 +84,8 @@ class Supervisor:
 
     def open_file(self, jid: str, name: str, *, serial: int = 0) -> Any:
         os.environ.update(JOBSCRIBE_RUN_DIR=str(self._place), JOBSCRIBE_SERIAL="1")
-        runner.main(["inline", base64.b64encode(zlib.compress(self.files[jid])).decode()])
+        os.environ[runner.CALL] = base64.b64encode(zlib.compress(self.files[jid])).decode()
+        runner.main(["inline"])
         if jid in self.away:
             raise self.away.pop(jid)
         data = (self._place / runner.RESULT).read_bytes()

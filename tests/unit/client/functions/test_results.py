@@ -78,7 +78,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]
             data = calls.payload(
                 function, arguments, many=many, inline_bytes=10_000, max_bytes=100_000
             ).data
-        words = ["inline", base64.b64encode(zlib.compress(data)).decode()]
+        words = ["inline", base64.b64encode(zlib.compress(data)).decode()]  # as earlier clients
         assert runner.main(words) == code
         return (place / runner.RESULT).read_bytes()
 

@@ -94,6 +94,19 @@ async def test_a_shell_that_is_used_while_it_opens_is_not_recorded_as_closed(
     await shells.close()
 
 
+def test_a_program_runs_on_a_node_of_its_task_only() -> None:
+    key = AgentKey("sbatch", AgentKind.PARALLEL, "ann00001", "lab")
+    token = Token(JID, 1, 1, "main", 0)
+    task = Task(token=token, agent_key=key, op_id="o", placed_at=1.0, host="n[1-2]")
+    for node in (msgspec.UNSET, "n1", "n2"):
+        module._check_node(ShellOpen(**WHO, program=Program(name="stacks", node=node)), task)
+    module._check_node(ShellOpen(**WHO), task)
+    for host, node in (("n[1-2]", "n3"), ("n[1", "n1"), (None, "n1")):
+        asked = ShellOpen(**WHO, program=Program(name="stacks", node=node))
+        with pytest.raises(Refusal, match=f"does not run on {node}"):
+            module._check_node(asked, msgspec.structs.replace(task, host=host))
+
+
 async def test_an_abandoned_shell_is_hung_up_and_then_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
