@@ -78,6 +78,11 @@ _NAME = QueryField("name", "of the file", required=True)
 _JID = QueryField("computeJid", "events of this job alone")
 _LIVE = (
     QueryField("computeJid", "the jobs of the page; may be repeated"),
+    QueryField(
+        "of",
+        "without computeJid: own jobs, those of the members of your groups, or those of all users",
+        {"enum": ["own", "group", "all"]},
+    ),
     QueryField("logs", "the job whose output is streamed"),
     QueryField("stream", "of that output", {"enum": ["stdout", "stderr"]}),
     QueryField("attempt", "0: the latest", {"type": "integer", "minimum": 0}),

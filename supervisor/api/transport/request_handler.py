@@ -395,6 +395,11 @@ class Handler(tornado.web.RequestHandler):
             self.forget_body()
             self._body += body
 
+    @property
+    def sender(self) -> Principal | None:
+        """Return the authenticated sender, which an open route may lack."""
+        return getattr(self, "principal", None)
+
     def admitted(self) -> bool:
         """Return whether the sender is still authenticated, for answers that last long."""
         return self.services.access.admits(self.principal)
