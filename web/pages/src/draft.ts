@@ -3,7 +3,7 @@
  * ends. Each tab has its own, and each user. Values that look like secrets are not kept.
  */
 
-import { site } from "./site.ts";
+import { keep, loadKept, type Store } from "./kept.ts";
 import { EMPTY, type Form } from "./text/job_form.ts";
 import { withoutSecrets } from "./text/secrets.ts";
 
@@ -15,30 +15,23 @@ export interface Draft {
   sent: { content: string; reqId: string } | null;
 }
 
-/** The store of a tab; its methods fail where the browser forbids them or it is full. */
-export type Store = Pick<Storage, "getItem" | "setItem" | "removeItem">;
-
 export const NO_DRAFT: Draft = { form: EMPTY, text: "", noImage: false, sent: null };
 
-const KEY = `jobscribe-new-job ${site.base} ${site.user}`;
+const NAME = "new-job";
 
 export function loadDraft(store: Store): Draft {
-  try {
-    const found: unknown = JSON.parse(store.getItem(KEY) ?? "null");
-    if (typeof found !== "object" || found === null) return NO_DRAFT;
-    const { form, text, noImage, sent } = found as Partial<Draft>;
-    const texts = Object.entries(form ?? {}).filter(
-      ([name, value]) => name in EMPTY && typeof value === "string",
-    );
-    return {
-      form: { ...EMPTY, ...Object.fromEntries(texts) },
-      text: typeof text === "string" ? text : "",
-      noImage: noImage === true,
-      sent: typeof sent?.reqId === "string" && typeof sent.content === "string" ? sent : null,
-    };
-  } catch {
-    return NO_DRAFT; // no store, or of another version
-  }
+  const found = loadKept(store, NAME);
+  if (typeof found !== "object" || found === null) return NO_DRAFT;
+  const { form, text, noImage, sent } = found as Partial<Draft>;
+  const texts = Object.entries(form ?? {}).filter(
+    ([name, value]) => name in EMPTY && typeof value === "string",
+  );
+  return {
+    form: { ...EMPTY, ...Object.fromEntries(texts) },
+    text: typeof text === "string" ? text : "",
+    noImage: noImage === true,
+    sent: typeof sent?.reqId === "string" && typeof sent.content === "string" ? sent : null,
+  };
 }
 
 /** Keep the draft. Return whether something was left out, or could not be kept. */
@@ -50,19 +43,5 @@ export function saveDraft(store: Store, draft: Draft): boolean {
   const isWhole = text === draft.text && JSON.stringify(form) === JSON.stringify(draft.form);
   // the content of a sent request would repeat what is left out
   const kept: Draft = { ...draft, form, text, sent: isWhole ? draft.sent : null };
-  try {
-    store.setItem(KEY, JSON.stringify(kept));
-    return !isWhole;
-  } catch {
-    return true;
-  }
-}
-
-/** Return the tab's store, or one that keeps nothing where the browser has none. */
-export function tabStore(): Store {
-  try {
-    return window.sessionStorage;
-  } catch {
-    return { getItem: () => null, setItem: () => {}, removeItem: () => {} };
-  }
+  return !keep(store, NAME, kept) || !isWhole;
 }
