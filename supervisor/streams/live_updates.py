@@ -64,8 +64,9 @@ class Subscription(msgspec.Struct, frozen=True):
     the output of one job.
 
     uid: who reads. of, users: whose jobs without `jids`: own ones; those of the members of the own
-    groups, who are `users`; or those of all users. attempt, role, index: the task whose output is sent, as in JobLog. tail: bytes of existing output
-    to start with; 0: all. last_id: id of the last received event after a reconnect.
+    groups, who are `users`; or those of all users. attempt, role, index: the task whose output is
+    sent, as in JobLog. tail: bytes of existing output to start with; 0: all. last_id: id of the last
+    received event after a reconnect.
     """
 
     uid: str

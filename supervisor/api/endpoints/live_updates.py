@@ -141,7 +141,7 @@ async def _subscription(h: Handler, viewer: _Viewer) -> Subscription:
         tail=_number(h, "tail", MOST_TAIL),
         last_id=h.request.headers.get("Last-Event-ID", ""),
     )
-    others = {uid: None for uid in sorted(subscription.users)}
+    others = dict.fromkeys(sorted(subscription.users))
     others |= {split_jid(jid)[0]: jid for jid in (*jids, *filter(None, (subscription.logs,)))}
     for uid, jid in others.items():
         if uid != viewer.uid and viewer.sees(uid):
