@@ -230,10 +230,14 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "check": ("pool", "check", "Use each host as a run would, and report its faults."),
     },
     "drain": {
-        "host": ("drain", "host", "Start no new runs on a host; what runs goes on."),
-        "site": ("drain", "site", "Start no new runs at all; what runs goes on."),
-        "list": ("drain", "list_drains", "List the drains: of what, since when, by whom and why."),
-        "end": ("drain", "end", "End the drain of a host, or of the site."),
+        "host": ("services.drain", "host", "Start no new runs on a host; what runs goes on."),
+        "site": ("services.drain", "site", "Start no new runs at all; what runs goes on."),
+        "list": (
+            "services.drain",
+            "list_drains",
+            "List the drains: of what, since when, by whom and why.",
+        ),
+        "end": ("services.drain", "end", "End the drain of a host, or of the site."),
     },
     "agent": {
         "list": ("agent", "list_agents", "List your agents with state, jobs and log file."),

@@ -183,14 +183,19 @@ _PAGES = (
             api=f"token{verb.title()}Page",
             method="POST",
             path=f"/page-data/token-{verb}",
-            handler=page_data.in_person(f"token-{verb}", type_),
+            handler=handler or page_data.in_person(f"token-{verb}", type_),
             takes=BODIES[type_],
             about=about,
         )
-        for verb, type_, about in (
-            ("list", requests.TokenList, "API tokens of the user, without their secrets"),
-            ("create", requests.TokenCreate, "Create an API token; its text is shown only once"),
-            ("revoke", requests.TokenRevoke, "Revoke an API token"),
+        for verb, type_, about, handler in (
+            ("list", requests.TokenList, "API tokens of the user, without their secrets", None),
+            (
+                "create",
+                requests.TokenCreate,
+                "Create an API token; its text is shown only once",
+                account.token_create,
+            ),
+            ("revoke", requests.TokenRevoke, "Revoke an API token", None),
         )
     ),
     Route(

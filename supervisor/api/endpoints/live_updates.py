@@ -73,6 +73,7 @@ class _Viewer:
 
 
 async def live(h: Handler) -> Any:
+    """Stream the changes of jobs, and the output of one, to a page."""
     viewer = _Viewer(h)
     subscription = await _subscription(h, viewer)
     h.log = h.log.bound(uid=subscription.uid)
@@ -98,6 +99,7 @@ async def live(h: Handler) -> Any:
 
 
 async def job_changes(h: Handler) -> Any:
+    """Stream the names of changed jobs to a front end."""
     with h.services.live.changes.reader() as reader:
         h.on_gone = reader.end
         h.set_header("Content-Type", "text/plain")

@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from .session.session import command, session
-from .terminal.quantities import moment
+from ..session.session import command, session
+from ..terminal.quantities import moment
 
 _HEADS = ("WHAT", "DRIVER", "SINCE", "BY", "REASON")
 _reason = click.option(
