@@ -116,6 +116,19 @@ def test_a_job_from_the_form_runs_and_nothing_typed_is_lost(
     ann.until("[aria-label='Command line'] pre", "--name first")
     assert ann.violations() == []
 
+    # several roles, whose fields are in the same form
+    ann.page.get_by_role("button", name="Add a role").click()
+    field(ann, "Command").nth(1).fill("echo work")
+    field(ann, "Tasks").nth(1).fill("2")
+    field(ann, "Completes after").nth(1).fill("3")
+    ann.until("#role-1-succeeded-hint .wrong", "3 is more than the 2 tasks")
+    assert ann.violations() == []
+    field(ann, "Completes after").nth(1).fill("2")
+    ann.until("[aria-label='Dry run'] pre", "role worker: 2 x")
+    ann.page.get_by_role("button", name="Remove role worker").click()
+    ann.page.get_by_role("button", name="Remove role main").click()
+    assert field(ann, "Command or script").input_value().startswith("echo one")
+
     # the session ends while the form is filled; a reload and a sign-in bring it back
     ann.expected.append("/page-data/|/live")
     ann.context.clear_cookies()
