@@ -50,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "secret": ("", "secret", "Rotate secrets without a restart; list them."),
     "config": ("", "config", "Show and check the configuration."),
     "pool": ("", "pool", "Show and check the hosts of container drivers."),
+    "drain": ("", "drain", "Start no new runs on a host, or at all, for maintenance."),
     "cluster": ("", "cluster", "List the clusters for runs."),
     "notify": ("", "notify", "List, test and retry notification targets."),
     "retention": (
@@ -232,6 +233,16 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "pool": {
         "show": ("pool", "show", "Show the hosts with state and usage."),
         "check": ("pool", "check", "Use each host as a run would, and report its faults."),
+    },
+    "drain": {
+        "host": ("services.drain", "host", "Start no new runs on a host; what runs goes on."),
+        "site": ("services.drain", "site", "Start no new runs at all; what runs goes on."),
+        "list": (
+            "services.drain",
+            "list_drains",
+            "List the drains: of what, since when, by whom and why.",
+        ),
+        "end": ("services.drain", "end", "End the drain of a host, or of the site."),
     },
     "agent": {
         "list": ("agent", "list_agents", "List your agents with state, jobs and log file."),

@@ -72,6 +72,26 @@ class OperatorCalls:
         problems: list[str] = self._do(field("problems", ask(requests.pool_check())))
         return problems
 
+    def drains(self) -> list[dict[str, Any]]:
+        """Return the drains: `driver` and `host` (both empty: the site), `by`, `at`, `reason`."""
+        drains: list[dict[str, Any]] = self._do(field("drains", ask(requests.drains())))
+        return drains
+
+    def drain(
+        self, host: str | None = None, *, driver: str | None = None, reason: str = ""
+    ) -> list[dict[str, Any]]:
+        """Start no new runs on a host, or without one at all. Return the drains.
+
+        driver: None for that of the pool that has the host. reason: for users whose runs wait.
+        """
+        return self._do(operations.drain(True, host, driver, reason))
+
+    def drain_end(
+        self, host: str | None = None, *, driver: str | None = None
+    ) -> list[dict[str, Any]]:
+        """End the drain of a host, or without one that of the site. Return the other drains."""
+        return self._do(operations.drain(False, host, driver, ""))
+
     def notify(self) -> dict[str, Any]:
         """Return the notification targets and their states: {"targets", "unwritten"}."""
         return self._do(ask(requests.notify()))
@@ -146,6 +166,26 @@ class AsyncOperatorCalls:
         """Use each host of the pools as a run would. Return the problems as sentences."""
         problems: list[str] = await self._do(field("problems", ask(requests.pool_check())))
         return problems
+
+    async def drains(self) -> list[dict[str, Any]]:
+        """Return the drains: `driver` and `host` (both empty: the site), `by`, `at`, `reason`."""
+        drains: list[dict[str, Any]] = await self._do(field("drains", ask(requests.drains())))
+        return drains
+
+    async def drain(
+        self, host: str | None = None, *, driver: str | None = None, reason: str = ""
+    ) -> list[dict[str, Any]]:
+        """Start no new runs on a host, or without one at all. Return the drains.
+
+        driver: None for that of the pool that has the host. reason: for users whose runs wait.
+        """
+        return await self._do(operations.drain(True, host, driver, reason))
+
+    async def drain_end(
+        self, host: str | None = None, *, driver: str | None = None
+    ) -> list[dict[str, Any]]:
+        """End the drain of a host, or without one that of the site. Return the other drains."""
+        return await self._do(operations.drain(False, host, driver, ""))
 
     async def notify(self) -> dict[str, Any]:
         """Return the notification targets and their states: {"targets", "unwritten"}."""

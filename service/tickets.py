@@ -2,11 +2,13 @@
 and the supervisor verifies them, both with the server's shared secret. After a rotation of the
 secret, tickets of the earlier one are valid as long as it is.
 
-Pure: the time is an argument. A ticket names a user and an expiry time, and nothing else. It is
+Pure: the time is an argument. A ticket names a user, an expiry time, and whether the site calls the
+user an administrator, and nothing else. It is
 sent in a header, never in a URL, and is worthless after it expires.
 """
 
 import hashlib
+from typing import NamedTuple
 
 from itsdangerous import BadData, URLSafeSerializer
 
@@ -20,18 +22,28 @@ LIFE_SECS = 30.0
 LONGEST_SECS = 2 * LIFE_SECS
 
 
-def sign(secret: str, uid: str, now: float, life_secs: float = LIFE_SECS) -> str:
+class Holder(NamedTuple):
+    """The user of a ticket. admin: an administrator by the site's own hook."""
+
+    uid: str
+    admin: bool = False
+
+
+def sign(
+    secret: str, uid: str, now: float, life_secs: float = LIFE_SECS, *, admin: bool = False
+) -> str:
     """Return a ticket for this user, valid until `now + life_secs` (unix seconds)."""
-    return _signer((secret,)).dumps([uid, int((now + life_secs) * 1000)])
+    content = [uid, int((now + life_secs) * 1000)]
+    return _signer((secret,)).dumps([*content, "admin"] if admin else content)
 
 
-def verify(secrets: tuple[str, ...], ticket: str, now: float) -> str:
-    """Return the uid that a valid ticket names. secrets: those that may have signed it, the current
+def verify(secrets: tuple[str, ...], ticket: str, now: float) -> Holder:
+    """Return the user whom a valid ticket names. secrets: those that may have signed it, the current
     one first. Raises Refusal("unauthenticated"). All defects but the age give the same sentence, so
     that an attacker learns nothing.
     """
     try:
-        uid, until = _signer(secrets).loads(ticket)
+        uid, until, *more = _signer(secrets).loads(ticket)
     except (BadData, ValueError):
         raise Refusal(
             "unauthenticated", "the ticket is not valid for this site; request a new one"
@@ -40,7 +52,7 @@ def verify(secrets: tuple[str, ...], ticket: str, now: float) -> str:
     # before that.
     if not 0 <= until - now * 1000 <= LONGEST_SECS * 1000:
         raise Refusal("unauthenticated", "the ticket has expired; request a new one")
-    return parse("uid", uid)
+    return Holder(parse("uid", uid), more == ["admin"])
 
 
 def _signer(secrets: tuple[str, ...]) -> URLSafeSerializer:

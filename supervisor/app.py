@@ -284,6 +284,8 @@ class _Supervisor:
         self._store.listen(logins.events)
         self._live = LiveUpdates(self._run_service)
         self._progress.heard = self._live.progressed
+        self._live.drained(self._drains.drains)
+        self._drains.heard = self._live.drained
         changes = self._live.changes
         self._run_service.kept = changes.watch
         self._engine.decided, self._engine.folded = changes.decided, changes.folded

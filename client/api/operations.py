@@ -403,3 +403,21 @@ def agent_logs(
 ) -> Steps[Object]:
     part = "keeper" if keeper else "agent"
     return ask(requests.agent_logs(agent, uid, part, previous, offset, tail))
+
+
+def drain(begin: bool, host: str | None, driver: str | None, reason: str) -> Steps[list[Object]]:
+    """Return the drains after a change. driver: None for that of the pool with the host, or of its
+    drain. Raises ClientError: notFound, badRequest for a host of several drivers.
+    """
+    if host is not None and driver is None:
+        known = yield from ask(requests.pool() if begin else requests.drains())
+        rows = known["hosts" if begin else "drains"]
+        found = sorted({row["driver"] for row in rows if row["host"] == host})
+        if len(found) > 1:
+            raise requests.bad_request(
+                f"{host} is a host of {' and '.join(found)}; name the driver"
+            )
+        driver = found[0] if found else "local"
+    reply = yield from ask(requests.drain(begin, driver or "", host or "", reason))
+    drains: list[Object] = reply["drains"]
+    return drains

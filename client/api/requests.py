@@ -59,6 +59,7 @@ from ...protocol.api.requests import (
     UsageGroup,
     UsageReport,
 )
+from ...protocol.api.site_requests import DrainChange
 from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import parse
 from ...protocol.jobs.registry_login import RegistryLogin
@@ -446,6 +447,16 @@ def health() -> Call:
 def pool_check() -> Call:
     """Return a check of every host, which may take long."""
     return Call("/api/pool-check", None, BULK_SECS, method="GET")
+
+
+def drains() -> Call:
+    return Call("/api/site-drains", None, method="GET")
+
+
+def drain(begin: bool, driver: str, host: str, reason: str) -> Call:
+    """Raises ClientError("badRequest") for invalid values."""
+    fields = {"drain": begin, "driver": driver, "host": host, "reason": reason}
+    return _post("site-drain", _shaped(fields, DrainChange))
 
 
 def notify() -> Call:

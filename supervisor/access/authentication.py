@@ -6,6 +6,9 @@ A sign-in of another kind (for example a proxy's header) becomes another branch 
 from collections.abc import Callable
 from typing import Literal
 
+import msgspec
+
+from ...db.events.access_fold import ApiToken
 from ...protocol.api.tokens import PREFIX, SCOPES, parse
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse as parse_id
@@ -82,18 +85,25 @@ class Access:
         return principal.secret is None or self._secret.knows(principal.secret)
 
     def _person(self, uid: str, secret: str) -> Principal:
-        """Return the user whom a front end names, with all scopes that a token of this user may have."""
+        return msgspec.structs.replace(self.person(uid), secret=secret)
+
+    def person(self, uid: str) -> Principal:
+        """Return a user whom a front end names, with the role that the user has now and all scopes
+        that a token of this user may have.
+        """
         role = self.users.role(uid)
         return Principal(
             uid=uid,
             role=role,
             scopes=frozenset(SCOPES if role != "user" else (s for s in SCOPES if s != "admin")),
             members=self.users.members_of(uid),
-            secret=secret,
         )
 
     def _token_holder(self, text: str) -> Principal:
-        token = self.tokens.authenticate(parse(text))
+        return self.holder(self.tokens.authenticate(parse(text)))
+
+    def holder(self, token: ApiToken) -> Principal:
+        """Return the holder of a live token, with the role that its user has now."""
         role: Literal["user", "groupAdmin", "admin"] = "user"
         members: frozenset[str] = frozenset()
         if "admin" in token.scopes:

@@ -1,6 +1,7 @@
 """The addresses of the API listener with their handlers."""
 
 import functools
+import gzip
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -44,10 +45,12 @@ from .transport.request_handler import (
 
 
 async def _livez(h: Handler) -> Any:
+    """Return whether the process lives."""
     return {"state": "ok"}
 
 
 async def _readyz(h: Handler) -> Any:
+    """Return whether requests are served, with the position of the newest event."""
     if h.runs.draining:
         raise Refusal("draining", "the supervisor is stopping")
     if h.runs.engine.paused or h.runs.engine.store.stalled():
@@ -56,16 +59,25 @@ async def _readyz(h: Handler) -> Any:
 
 
 async def _metrics(h: Handler) -> Any:
+    """Return counters and measured sizes of the supervisor."""
     return {"counters": h.runs.counters.all(), **h.runs.counters.measured()}
 
 
 async def _openapi(h: Handler) -> Any:
-    return _document()
+    """The document of this interface, compressed for clients that accept gzip."""
+    content, packed = _document()
+    h.set_header("Vary", "Accept-Encoding")
+    if "gzip" not in h.request.headers.get("Accept-Encoding", ""):
+        return content
+    h.set_header("Content-Encoding", "gzip")
+    return packed
 
 
 @functools.cache
-def _document() -> bytes:
-    return openapi.encoded(ROUTES)
+def _document() -> tuple[bytes, bytes]:
+    """Return the OpenAPI document, and its compressed form."""
+    content = openapi.encoded(ROUTES)
+    return content, gzip.compress(content, 9, mtime=0)
 
 
 async def _nothing(h: Handler) -> Any:
@@ -78,6 +90,11 @@ _NAME = QueryField("name", "of the file", required=True)
 _JID = QueryField("computeJid", "events of this job alone")
 _LIVE = (
     QueryField("computeJid", "the jobs of the page; may be repeated"),
+    QueryField(
+        "of",
+        "without computeJid: own jobs, those of the members of your groups, or those of all users",
+        {"enum": ["own", "group", "all"]},
+    ),
     QueryField("logs", "the job whose output is streamed"),
     QueryField("stream", "of that output", {"enum": ["stdout", "stderr"]}),
     QueryField("attempt", "0: the latest", {"type": "integer", "minimum": 0}),

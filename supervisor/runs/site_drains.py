@@ -47,6 +47,8 @@ class SiteDrains:
     ) -> None:
         self._engine, self._path, self._wall = engine, path, wall
         self.drains = dict(drains)
+        #: called with the drains after each change
+        self.heard: Callable[[Drains], object] = lambda drains: None
         self._turn = asyncio.Lock()
 
     def rows(self) -> list[dict[str, Any]]:
@@ -67,6 +69,7 @@ class SiteDrains:
             await asyncio.to_thread(self._write, drains)
             self.drains = drains
             self._engine.tell(DrainsChanged(drains))
+            self.heard(drains)
 
     def _write(self, drains: Drains) -> None:
         try:

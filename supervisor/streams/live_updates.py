@@ -5,16 +5,21 @@ Only the newest status of a job is sent. Statuses are sent in the order of the l
 event contains the log position up to which everything was sent. So a reconnecting page gets all
 changes since. Events are created only when the reader has capacity, so a slow reader costs only a
 few names.
+
+A stream about the jobs of several users is paced: it sends a block from time to time, and where more
+jobs have changed than a block has, an event `many` in place of their statuses. The page reads again
+then. So a stream of all jobs costs the same on a busy site.
 """
 
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from itertools import islice
-from typing import Any
+from itertools import chain, islice
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,6 +28,7 @@ from ...protocol.api.requests import JobLog
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ...protocol.wire.messages import Stream
+from ..core.interface.drains import SITE, Drains
 from ..core.status.run_status import missing
 from ..engine.decision_loop import DurableJob
 from ..runs.service import RunService
@@ -41,24 +47,32 @@ BATCH, CHECKED = 64, 64
 MAKING_SECS = 0.01
 #: Time limit for streams to end when the supervisor stops.
 CLOSE_SECS = 1.0
+#: Pause between two blocks of a stream about several users, which has at most BATCH statuses.
+PACE_SECS = 0.5
 
 #: Position in the log, run serial, attempt, offset of the output, whether it ended, subscription.
 _ID = re.compile(
     r"([0-9]{1,18})-([0-9]{1,18})-([0-9]{1,7})-([0-9]{1,19})-([01])-([0-9a-f]{16})", re.ASCII
 )
 _NO_CHANGE = b": nothing new\n\n"
+#: Key of the readers of all users' jobs.
+_EVERYBODY = ""
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """The subscription of a page: these jobs (none: all jobs of the user), and optionally the output
-    of one job.
+    """The subscription of a page: these jobs, or without them all jobs of these users, and optionally
+    the output of one job.
 
-    attempt, role, index: the task whose output is sent, as in JobLog. tail: bytes of existing output
-    to start with; 0: all. last_id: id of the last received event after a reconnect.
+    uid: who reads. of, users: whose jobs without `jids`: own ones; those of the members of the own
+    groups, who are `users`; or those of all users. attempt, role, index: the task whose output is
+    sent, as in JobLog. tail: bytes of existing output to start with; 0: all. last_id: id of the last
+    received event after a reconnect.
     """
 
     uid: str
     jids: tuple[str, ...] = ()
+    of: Literal["own", "group", "all"] = "own"
+    users: frozenset[str] = frozenset()
     logs: str | None = None
     stream: Stream = "stdout"
     attempt: int = 0
@@ -71,10 +85,21 @@ class Subscription(msgspec.Struct, frozen=True):
     def digest(self) -> str:
         """Return a digest of the subscription. An event id is valid only for the same subscription."""
         task = f"{self.attempt}/{self.role}/{self.index}" if self.attempt or self.role else ""
-        said = "|".join(
-            (self.uid, *sorted(self.jids), task, self.logs or "", self.stream if self.logs else "")
-        )
+        stream = self.stream if self.logs else ""
+        whose = () if self.of == "own" else (self.of, *sorted(self.users))
+        said = "|".join((self.uid, *sorted(self.jids), task, self.logs or "", stream, *whose))
         return blake2b(said.encode(), digest_size=8).hexdigest()
+
+    @property
+    def wide(self) -> bool:
+        """Return whether it is about all jobs of several users."""
+        return self.of != "own" and not self.jids
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """Return the users whom it names, and who reads."""
+        named = (*self.jids, *filter(None, (self.logs,)))
+        return self.users.union((self.uid,), (split_jid(jid)[0] for jid in named))
 
 
 class LiveUpdates:
@@ -90,7 +115,11 @@ class LiveUpdates:
     ) -> None:
         self._runs = runs
         self._keepalive, self._look, self._life = keepalive_secs, look_secs, life_secs
+        #: by the users whose jobs they are about
         self._readers: dict[str, set[Reader]] = {}
+        #: number of streams by the user who reads
+        self._open: Counter[str] = Counter()
+        self._drains: Drains = {}
         self._closing = False
         self._no_readers = asyncio.Event()
         #: Position of the last call of `changed`.
@@ -99,7 +128,7 @@ class LiveUpdates:
 
     def sizes(self) -> dict[str, int]:
         return {
-            "streams": sum(map(len, self._readers.values())),
+            "streams": self._open.total(),
             "frontEnds": len(self.changes),
         }
 
@@ -107,37 +136,63 @@ class LiveUpdates:
         """Handle a durable change of a job. Positions grow."""
         self.position = position
         self.changes.changed(job.jid)
-        for reader in self._readers.get(split_jid(job.jid)[0], ()):
+        for reader in self._about(job.jid):
             reader.changed(job.jid, position)
 
     def progressed(self, jid: str) -> None:
         self.changes.outdated(jid)
-        for reader in self._readers.get(split_jid(jid)[0], ()):
+        for reader in self._about(jid):
             reader.progressed(jid)
 
+    def drained(self, drains: Drains) -> None:
+        """Handle changed drains: all pages are told."""
+        self._drains = drains
+        for reader in self._all():
+            reader.drained(drains)
+
+    def _about(self, jid: str) -> Iterator["Reader"]:
+        """Yield the readers that may be about this job."""
+        return chain(self._readers.get(split_jid(jid)[0], ()), self._readers.get(_EVERYBODY, ()))
+
+    def _all(self) -> set["Reader"]:
+        return {reader for readers in self._readers.values() for reader in readers}
+
     @contextmanager
-    def reader(self, subscription: Subscription) -> Iterator["Reader"]:
-        """Open a reader. Raises Refusal (tooManyRequests, draining, notFound)."""
+    def reader(
+        self, subscription: Subscription, sees: Callable[[str], bool] | None = None
+    ) -> Iterator["Reader"]:
+        """Open a reader. sees: whether the reader may see the jobs of a user; None: only its own.
+        Raises Refusal (tooManyRequests, draining, notFound).
+        """
         if self._closing:
             raise Refusal("draining", "the supervisor is stopping; try again after the restart")
-        mine = self._readers.get(subscription.uid, set())
-        if len(mine) >= PER_USER or sum(map(len, self._readers.values())) >= IN_ALL:
+        uid = subscription.uid
+        if self._open[uid] >= PER_USER or self._open.total() >= IN_ALL:
             raise Refusal(
                 "tooManyRequests",
-                f"{len(mine)} streams of this user are open; the limit is {PER_USER}. Close one first",
+                f"{self._open[uid]} streams of this user are open; the limit is {PER_USER}. Close one first",
             )
-        if subscription.logs is not None:
-            self._runs.job(subscription.uid, subscription.logs)
-        reader = Reader(self._runs, subscription, self.position)
-        self._readers.setdefault(subscription.uid, set()).add(reader)
+        sees = sees or uid.__eq__
+        if (logs := subscription.logs) is not None:
+            self._runs.job(split_jid(logs)[0] if sees(split_jid(logs)[0]) else uid, logs)
+        reader = Reader(self._runs, subscription, self.position, sees, self._drains)
+        self._open[uid] += 1
+        everybody = subscription.wide and subscription.of == "all"
+        owners = {_EVERYBODY} if everybody else set(filter(sees, subscription.owners))
+        for owner in owners:
+            self._readers.setdefault(owner, set()).add(reader)
         try:
             yield reader
         finally:
             reader.close()
-            self._readers[subscription.uid].discard(reader)
-            if not self._readers[subscription.uid]:
-                del self._readers[subscription.uid]
-            if not self._readers:
+            for owner in owners:
+                self._readers[owner].discard(reader)
+                if not self._readers[owner]:
+                    del self._readers[owner]
+            self._open[uid] -= 1
+            if not self._open[uid]:
+                del self._open[uid]
+            if not self._open:
                 self._no_readers.set()
 
     async def stream(self, reader: "Reader") -> AsyncGenerator[bytes, None]:
@@ -170,11 +225,10 @@ class LiveUpdates:
         """End all streams with a comment."""
         self._closing = True
         self.changes.close()
-        if not self._readers:
+        if not self._open:
             return
-        for readers in self._readers.values():
-            for reader in readers:
-                reader.wake()
+        for reader in self._all():
+            reader.wake()
         try:
             async with asyncio.timeout(CLOSE_SECS):
                 await self._no_readers.wait()
@@ -185,8 +239,20 @@ class LiveUpdates:
 class Reader:
     """The updates that one page has not received yet."""
 
-    def __init__(self, runs: RunService, subscription: Subscription, position: int) -> None:
-        self._runs, self._subscription = runs, subscription
+    def __init__(
+        self,
+        runs: RunService,
+        subscription: Subscription,
+        position: int,
+        sees: Callable[[str], bool],
+        drains: Drains,
+    ) -> None:
+        self._runs, self._subscription, self._sees = runs, subscription, sees
+        self._drains: Drains | None = drains
+        #: number of changes whose jobs are not in `_changed`
+        self._more = 0
+        #: monotonic time of the next block of a stream about several users
+        self._next = 0.0
         self._digest = subscription.digest
         self._named = frozenset(subscription.jids)
         self._changed: dict[str, int] = {}
@@ -202,6 +268,8 @@ class Reader:
             assert resumed is not None
             # the position may exceed the log after a restore from a backup
             self._position = min(int(resumed[1]), position)
+            if subscription.wide and self._position < position:
+                self._more, self._position = 1, position
             self._place = TailPosition(
                 int(resumed[2]), int(resumed[3]), int(resumed[4]), resumed[5] == "1"
             )
@@ -222,12 +290,24 @@ class Reader:
         # In the order of the log: an event's id means that everything before it was sent.
         self._changed.pop(jid, None)
         self._changed[jid] = position
+        if self._subscription.wide and len(self._changed) > BATCH:
+            self._more += len(self._changed)
+            self._position = position
+            self._changed.clear()
+            self._progressed.clear()
         self._awake.set()
 
     def progressed(self, jid: str) -> None:
-        if not self._named or jid in self._named:
-            self._progressed[jid] = None
-            self._awake.set()
+        if self._named and jid not in self._named:
+            return
+        if self._subscription.wide and len(self._progressed) >= BATCH:
+            return  # the next report of the job
+        self._progressed[jid] = None
+        self._awake.set()
+
+    def drained(self, drains: Drains) -> None:
+        self._drains = drains
+        self._awake.set()
 
     def wake(self) -> None:
         self._awake.set()
@@ -247,7 +327,7 @@ class Reader:
             async for piece in Tail(
                 self._runs,
                 JobLog(
-                    uid=subscription.uid,
+                    uid=split_jid(jid)[0],
                     compute_jid=jid,
                     stream=subscription.stream,
                     attempt=subscription.attempt,
@@ -278,16 +358,18 @@ class Reader:
             # changes without an event are sent at the next check
             self._sent = dict.fromkeys(self._initial_jobs(), (0, None))
             self._awake.set()
-            return f"id: {self._id()}\n\n".encode()
-        events = [self._status(jid, None) for jid in self._initial_jobs()]
+            return b"".join(self._site()) + f"id: {self._id()}\n\n".encode()
+        events = [*(self._status(jid, None) for jid in self._initial_jobs()), *self._site()]
         # Until the last status has arrived, a reconnecting page starts from the beginning.
         return b"".join(events) + f"id: {self._id()}\n\n".encode()
 
     def _initial_jobs(self) -> list[str]:
-        """Return the named jobs, or else the user's active jobs."""
+        """Return the named jobs, or else the user's active jobs. A page about several users asks by
+        itself.
+        """
         rows = (
             []
-            if self._named
+            if self._named or self._subscription.wide
             else self._runs.engine.store.jobs(uid=self._subscription.uid, active=True, limit=BATCH)
         )
         return list(self._subscription.jids) or [row.jid for row in rows]
@@ -299,7 +381,7 @@ class Reader:
             if entry is not None and entry.position > position:
                 yield jid, entry.position
         before = None
-        while not self._named:
+        while not (self._named or self._subscription.wide):
             rows = self._runs.engine.store.jobs(
                 uid=self._subscription.uid, before=before, limit=200
             )
@@ -321,12 +403,26 @@ class Reader:
         except TimeoutError:
             return b"".join(self._recheck())
         self._awake.clear()
-        events = [*self._statuses(), *self._progress(), *self._output()]
+        if self._subscription.wide and not self.left:
+            await asyncio.sleep(max(0.0, self._next - time.monotonic()))
+            self._next = time.monotonic() + PACE_SECS
+        events = [*self._site(), *self._statuses(), *self._progress(), *self._output()]
         if self._changed or self._progressed or not self._pieces.empty():
             self._awake.set()
         return b"".join(events)
 
+    def _site(self) -> Iterator[bytes]:
+        """Yield the state of the site, at the start and when its drains have changed."""
+        if self._drains is not None:
+            drain = self._drains.get(SITE)
+            self._drains = None
+            said = None if drain is None else {"at": drain.at, "reason": drain.reason}
+            yield _event("site", None, {"siteDrain": said})
+
     def _statuses(self) -> Iterator[bytes]:
+        if self._more:
+            said, self._more = {"changed": self._more}, 0
+            yield _event("many", self._id(), said)
         until = time.monotonic() + MAKING_SECS
         for jid, position in list(islice(self._changed.items(), BATCH)):
             del self._changed[jid]
@@ -380,10 +476,8 @@ class Reader:
         return _event("status", id_, reply)
 
     def _durable(self, jid: str) -> DurableJob | None:
-        """Return the job, or None if it does not exist or belongs to another user."""
-        return (
-            self._runs.engine.durable(jid) if split_jid(jid)[0] == self._subscription.uid else None
-        )
+        """Return the job, or None if it does not exist or the reader may not see it."""
+        return self._runs.engine.durable(jid) if self._sees(split_jid(jid)[0]) else None
 
     def _id(self) -> str:
         place = self._place

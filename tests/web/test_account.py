@@ -38,6 +38,13 @@ def test_tokens_are_requested_by_their_user_in_person(web: FrontEnd, stub: StubS
         web.refusals[(ANN, f"token{name.title()}Page", None)] = Refusal("forbidden", "not here")
         refused(web.as_(ANN).post(path, body), 403, "forbidden")
     assert len(stub.requests) == 3
+    # who may not start commands gets no token for them: it is used where no hook is asked
+    web.refusals.clear()
+    web.refusals[(ANN, "runSimulation", "command")] = Refusal("planRequired", "not with this plan")
+    web.as_(ANN).post("/page-data/token-create", new)
+    control = new | {"scopes": ["read", "control"]}
+    refused(web.as_(ANN).post("/page-data/token-create", control), 402, "planRequired")
+    assert len(stub.requests) == 4
 
 
 def test_usage_and_disk_are_those_of_the_user(web: FrontEnd, stub: StubSupervisor) -> None:
@@ -74,6 +81,9 @@ def test_the_documentation_is_that_of_this_version(web: FrontEnd, packed: bool) 
 def test_the_document_of_the_supervisor_is_passed_on(web: FrontEnd, stub: StubSupervisor) -> None:
     stub.answers["/api/openapi.json"] = {"openapi": "3.1.0"}
     assert web.as_(ANN).get("/page-data/api-document").get_json() == {"openapi": "3.1.0"}
+    packed = web.as_(ANN).get("/page-data/api-document", **{"Accept-Encoding": "gzip"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(packed.get_data())) == {"openapi": "3.1.0"}
     refused(web.as_(None).get("/page-data/api-document"), 401, "unauthenticated")
 
 

@@ -143,7 +143,7 @@ def test_what_is_generated_finds_no_fault_and_no_undocumented_answer(schema: Any
             )
             def try_it(case: Any) -> None:
                 uid = ANN if case.method != "POST" or len(str(case.body)) % 2 else BOB
-                answer = case.call(headers={"X-User": uid})
+                answer = case.call(headers={"X-User": uid, "Accept-Encoding": "identity"})
                 answered.add((case.operation.label, answer.status_code))
                 case.validate_response(answer, checks=CHECKS)
 

@@ -155,6 +155,25 @@ def test_the_tabs_of_a_job(ann: PagesUser, site: SupervisorProcess, tmp_path: Pa
     page.get_by_role("tab", name="Events").click()
     page.go_back()
     page.get_by_label("Time limit").fill("30")
+    # and while the session ends and the page is reloaded
+    ann.expected.append("/page-data/|/live")
+    ann.context.clear_cookies()
+    page.get_by_label("Priority").fill("3")
+    page.get_by_role("button", name="Submit the new job").click()
+    ann.until("main [role=alert]", "You are not signed in")
+    ann.until(".clone", "What you typed is kept")
+    page.reload()
+    ann.until("main", "You are not signed in")
+    ann.context.request.post(ann.site.front + "/sign-in", data={"name": "ann"})
+    ann.open(f"{job}?tab=parameters&edit=1")
+    ann.until(".clone", "New job from this one")
+    labels = ("Command", "Value of STEPS", "Time limit", "Priority")
+    assert [page.get_by_label(text).input_value() for text in labels] == [
+        "echo $STEPS",
+        "seven",
+        "30",
+        "3",
+    ]
     page.get_by_role("button", name="Submit the new job").click()
     ann.until(".notices", "The new job is submitted")
     ann.until(".log", "^seven$")

@@ -31,7 +31,8 @@ from ..request.worker_quota import WorkerQuota
 from . import docs_file, openapi
 from . import pages as page_files
 from .pages import PageOptions
-from .routes import ROUTES, Route
+from .route import Route
+from .routes import ROUTES
 
 #: All methods, so that a disallowed method gets our own error response.
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")

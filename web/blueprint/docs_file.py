@@ -8,6 +8,8 @@ from pathlib import Path
 import flask
 import msgspec
 
+from ..request import packed as packed_answers
+
 FOLDER = Path(__file__).parents[2] / "docs"
 #: Below the path of the files of the pages.
 NAME = "docs.json"
@@ -21,13 +23,9 @@ def pages() -> dict[str, str]:
 def answer() -> flask.Response:
     """Return all pages. A browser asks whether its copy is current."""
     content, packed, digest = _file()
-    takes_gzip = flask.request.accept_encodings["gzip"] > 0
-    response = flask.Response(packed if takes_gzip else content, mimetype="application/json")
+    response = packed_answers.answer(content, packed, "application/json")
     response.headers["Cache-Control"] = "no-cache"
-    response.headers["Vary"] = "Accept-Encoding"
-    if takes_gzip:
-        response.headers["Content-Encoding"] = "gzip"
-    response.set_etag(digest + ("-gzip" if takes_gzip else ""))
+    response.set_etag("-".join([digest, *response.headers.getlist("Content-Encoding")]))
     response.make_conditional(flask.request)
     return response
 

@@ -13,7 +13,8 @@ from ...protocol.api.openapi_parts import BINARY, SCHEMAS, json_content, portabl
 from ...protocol.version import VERSION
 from ..request.csrf import HEADER
 from ..request.schemas import Error, SrExceptionReply
-from .routes import ROUTES, VARIABLES, Route, Variable
+from .route import VARIABLES, Route, Variable
+from .routes import ROUTES
 
 _VARIABLE = re.compile(r"<(\w+)>")
 #: Error codes of the front end; the other codes concern only supervisor and agents.

@@ -13,6 +13,7 @@ import flask
 import msgspec
 
 from ...protocol.errors import Refusal
+from ..request import packed as packed_answers
 
 FILES = Path(__file__).parents[1] / "static" / "app"
 #: Addresses of pages, below the prefix of the blueprint.
@@ -105,13 +106,8 @@ def file(name: str) -> flask.Response:
     if name not in _names():
         raise Refusal("notFound", f"there is no file {ascii(name)[:80]}; load the page again")
     content, packed = _content(name)
-    takes_gzip = bool(packed) and flask.request.accept_encodings["gzip"] > 0
-    answer = flask.Response(packed if takes_gzip else content)
-    answer.headers["Content-Type"] = _TYPES[Path(name).suffix]
+    answer = packed_answers.answer(content, packed, _TYPES[Path(name).suffix])
     answer.headers["Cache-Control"] = _FOREVER
-    answer.headers["Vary"] = "Accept-Encoding"
-    if takes_gzip:
-        answer.headers["Content-Encoding"] = "gzip"
     return answer
 
 

@@ -2,12 +2,19 @@
 supervisor's interface.
 """
 
+import functools
+import gzip
+from collections.abc import Iterable
+
+import flask
 import msgspec
 
+from ...protocol.api import requests
 from ...protocol.errors import Refusal
-from ..request.context import RequestContext
+from ..request import packed
+from ..request.context import FrontEndContext, RequestContext
 from ..request.own_sign_ins import SignInId, SignInRow
-from ..request.page_bodies import NoFields
+from ..request.page_bodies import BODIES, NoFields
 
 
 class SignIns(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -45,6 +52,31 @@ def sign_in_end(v: RequestContext) -> SignIns:
     return SignIns(kept=True, sign_ins=kept.of(v.uid))
 
 
-def api_document(v: RequestContext) -> bytes:
+def api_document(v: RequestContext) -> flask.Response:
     v.authorize(None)
-    return v.upstream.acting(v.uid, admin=False).get("openapi.json")
+    content = v.upstream.acting(v.uid, admin=False).get("openapi.json")
+    return packed.answer(content, _packed(content), "application/json")
+
+
+@functools.lru_cache(maxsize=1)
+def _packed(content: bytes) -> bytes:
+    return gzip.compress(content, 9, mtime=0)
+
+
+def token_create(v: RequestContext) -> bytes:
+    """Create a token for the signed-in user. It is used at the supervisor, which knows no hooks, so a
+    site that refuses this user runs of commands gives no token for them.
+    """
+    body = v.body(BODIES[requests.TokenCreate])
+    v.authorize(None)
+    request = requests.TokenCreate(uid=v.uid, **msgspec.structs.asdict(body))
+    authorize_scopes(v.site, v.uid, request.scopes)
+    return v.upstream.acting(v.uid, admin=False).post("token-create", request)
+
+
+def authorize_scopes(site: FrontEndContext, uid: str, scopes: Iterable[str]) -> None:
+    """Raise the refusal of the site's hook against runs, for a token that may start them."""
+    if "control" in scopes and site.may is not None:
+        refusal = site.may(uid, "runSimulation", "command")
+        if refusal is not None:
+            raise refusal

@@ -90,7 +90,8 @@ def live_ticket(v: RequestContext) -> schemas.TicketReply:
     """
     v.body(schemas.Body)
     now = time.time()
-    ticket = tickets.sign(v.upstream.address().token, v.uid, now)
+    admin = v.site.admin is not None and v.site.admin(v.uid)
+    ticket = tickets.sign(v.upstream.address().token, v.uid, now, admin=admin)
     return schemas.TicketReply(ticket=ticket, header=tickets.HEADER, until=now + tickets.LIFE_SECS)
 
 

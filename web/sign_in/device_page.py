@@ -11,6 +11,7 @@ import flask
 from ...protocol.api.device_logins import user_code
 from ...protocol.api.requests import DeviceAnswer, DeviceShow
 from ...protocol.errors import Refusal
+from ..handlers import account
 from ..request import csrf
 from ..request.context import FrontEndContext
 from . import pages
@@ -66,6 +67,9 @@ class DevicePage:
                 return self._login(uid, code)
             case "approve" | "deny" as word:
                 approve = word == "approve"
+                if approve:
+                    login = self._found(uid, code)
+                    account.authorize_scopes(self._site, uid, login["scopes"])
                 said = self._site.upstream.object(
                     "device-answer", DeviceAnswer(uid=uid, user_code=code, approve=approve)
                 )
@@ -82,8 +86,11 @@ class DevicePage:
         return answer
 
     def _login(self, uid: str, code: str) -> flask.Response:
-        login = self._site.upstream.object("device-show", DeviceShow(uid=uid, user_code=code))
+        login = self._found(uid, code)
         return pages.page("Log a machine in?", _details(login), base=_BASE)
+
+    def _found(self, uid: str, code: str) -> dict[str, Any]:
+        return self._site.upstream.object("device-show", DeviceShow(uid=uid, user_code=code))
 
 
 def _enter() -> flask.Response:

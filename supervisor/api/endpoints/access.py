@@ -32,6 +32,7 @@ _BEARER = "Bearer "
 
 
 async def whoami(h: Handler) -> Any:
+    """Return the user, the role and the scopes of the sender."""
     me = h.principal
     return {
         "state": "ok",
@@ -88,6 +89,7 @@ async def token_revoke(h: Handler) -> Any:
 
 
 async def device_start(h: Handler) -> Any:
+    """Begin the login of a machine, which a person approves in a browser."""
     lifetime = h.argument("expiresSecs")
     try:
         secs = None if lifetime is None else float(lifetime)
@@ -104,6 +106,7 @@ async def device_start(h: Handler) -> Any:
 
 
 async def device_token(h: Handler) -> Any:
+    """Return the API token of an approved login of a machine."""
     code = h.request.headers.get("Authorization", "").removeprefix(_BEARER)
     found = await _logins(h).poll(_peer(h), code)
     if isinstance(found, DeviceLogin):

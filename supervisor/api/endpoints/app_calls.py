@@ -121,4 +121,5 @@ async def global_resources(h: Handler) -> Any:
 
 
 async def apps(h: Handler) -> Any:
+    """Return the installed apps, with their models and fields."""
     return {"apps": list(h.runs.apps)}

@@ -19,6 +19,7 @@ _POSITION = re.compile(r"-?[0-9]{1,18}\Z")
 
 
 async def events(h: Handler) -> Any:
+    """Stream the event log from a position on."""
     after = _position(h)
     uid, jid = h.argument("uid"), h.argument("computeJid")
     wanted = selector(

@@ -18,6 +18,7 @@ _KINDS = (AgentKind.SEQUENTIAL, AgentKind.PARALLEL)
 
 
 async def pool(h: Handler) -> Any:
+    """Return the hosts of the pools, with their used resources."""
     world = h.runs.engine.world
     return {
         "state": "ok",
@@ -31,6 +32,7 @@ async def pool(h: Handler) -> Any:
 
 
 async def pool_check(h: Handler) -> Any:
+    """Use each host of the pools as a run would, and return its faults."""
     drivers = [d for d in h.runs.drivers.values() if isinstance(d, HasHosts)]
     return {
         "state": "ok",

@@ -1,16 +1,22 @@
-"""`/live`: updates for one page, authenticated by a ticket that the front end signed for its user;
-and the names of changed jobs, for the front end itself.
+"""`/live`: updates for one page, authenticated by a ticket that the front end signed for its user, or
+by an API token; and the names of changed jobs, for the front end itself.
+
+The rights of the user are looked up again before each block: a stream ends when its user may not see
+all of it any more.
 """
 
 import contextlib
+import math
 import re
 from typing import Any, Literal
 
 import tornado.iostream
 
 from ....protocol.errors import Refusal
-from ....protocol.ids import parse
+from ....protocol.ids import parse, split_jid
 from ....service import tickets
+from ...access.audit import Act
+from ...access.principal import Principal, check_all_users, check_scope
 from ...streams.live_updates import Subscription
 from ..transport.request_handler import Handler
 from .event_stream import begin_stream
@@ -18,20 +24,70 @@ from .event_stream import begin_stream
 MOST_JOBS = 20
 MOST_TAIL = 512 * 1024
 MOST_INDEX = 999_999
+#: Lifetime of the stream of an administrator by the hook of a site, which only the front end can ask.
+HOOK_SECS = 600.0
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 
 
+class _Viewer:
+    """The user who reads a stream, with the rights that the user has now."""
+
+    def __init__(self, h: Handler) -> None:
+        self._access, self._until = h.services.access, math.inf
+        ticket, now = h.request.headers.get(tickets.HEADER), h.runs.now()
+        self._token = h.sender.token if ticket is None and h.sender is not None else None
+        if self._token is None:
+            self.uid, self._admin = h.services.secret.try_all(
+                lambda keys: tickets.verify(keys, ticket or "", now.wall)
+            )
+            if self._admin:
+                self._until = now.mono + HOOK_SECS
+        else:
+            self.uid, self._admin = self._token.uid, False
+        self._users = self._access.users
+        self.principal = self._found()
+        check_scope(self.principal, "read")
+
+    def _found(self) -> Principal:
+        if self._token is not None:
+            return self._access.holder(self._token)
+        if self._admin:
+            return Principal(uid=self.uid, role="secretHolder")
+        return self._access.person(self.uid)
+
+    def sees(self, uid: str) -> bool:
+        return self.principal.may_act_for(uid)
+
+    def may_read(self, subscription: Subscription, mono: float) -> bool:
+        """Return whether this subscription is still permitted. Its job of a user whose jobs were never
+        seen is no reason against it: that job is missing for this user.
+        """
+        if self._access.users is not self._users:
+            seen = [uid for uid in subscription.owners if self.sees(uid)]
+            self._users = self._access.users
+            self.principal = self._found()
+            if not all(map(self.sees, seen)):
+                self._until = -math.inf
+        whole = subscription.of != "all" or self.principal.all_users
+        return whole and mono < self._until and self._access.admits(self.principal)
+
+
 async def live(h: Handler) -> Any:
-    subscription = _subscription(h)
+    """Stream the changes of jobs, and the output of one, to a page."""
+    viewer = _Viewer(h)
+    subscription = await _subscription(h, viewer)
     h.log = h.log.bound(uid=subscription.uid)
     h.authenticated()
-    with h.services.live.reader(subscription) as reader:
+    with h.services.live.reader(subscription, viewer.sees) as reader:
         h.on_gone = reader.leave
         begin_stream(h)
         stream = h.services.live.stream(reader)
         async with contextlib.aclosing(stream):
             try:
                 async for block in stream:
+                    if not viewer.may_read(subscription, h.runs.now().mono):
+                        h.log("live updates ended: the rights of the user have changed")
+                        break
                     h.write(block)
                     await h.send()
             except tornado.iostream.StreamClosedError:
@@ -43,6 +99,7 @@ async def live(h: Handler) -> Any:
 
 
 async def job_changes(h: Handler) -> Any:
+    """Stream the names of changed jobs to a front end."""
     with h.services.live.changes.reader() as reader:
         h.on_gone = reader.end
         h.set_header("Content-Type", "text/plain")
@@ -62,17 +119,22 @@ async def job_changes(h: Handler) -> Any:
     return None
 
 
-def _subscription(h: Handler) -> Subscription:
-    ticket, now = h.request.headers.get(tickets.HEADER, ""), h.runs.now().wall
-    uid = h.services.secret.try_all(lambda keys: tickets.verify(keys, ticket, now))
+async def _subscription(h: Handler, viewer: _Viewer) -> Subscription:
+    """Return what the page asks for; acts for other users are on record. A named job that the user may
+    not see is left in: the stream calls it missing, as one that does not exist. Raises Refusal.
+    """
+    principal, of = viewer.principal, _whose(h)
+    if of == "all":
+        check_all_users(principal)
     jids = tuple(dict.fromkeys(parse("computeJid", jid) for jid in h.arguments("computeJid")))
     if len(jids) > MOST_JOBS:
         raise Refusal("badRequest", f"a stream takes at most {MOST_JOBS} computeJids")
-    logs = h.argument("logs")
-    role = h.argument("role")
-    return Subscription(
-        uid=uid,
+    logs, role = h.argument("logs"), h.argument("role")
+    subscription = Subscription(
+        uid=viewer.uid,
         jids=jids,
+        of=of,
+        users=principal.members if of == "group" else frozenset(),
         logs=None if logs is None else parse("computeJid", logs),
         stream=_stream(h.argument("stream") or "stdout"),
         attempt=_number(h, "attempt", 1_000_000),
@@ -81,6 +143,21 @@ def _subscription(h: Handler) -> Subscription:
         tail=_number(h, "tail", MOST_TAIL),
         last_id=h.request.headers.get("Last-Event-ID", ""),
     )
+    others = dict.fromkeys(sorted(subscription.users))
+    others |= {split_jid(jid)[0]: jid for jid in (*jids, *filter(None, (subscription.logs,)))}
+    for uid, jid in others.items():
+        if uid != viewer.uid and viewer.sees(uid):
+            act = Act(uid, "live", jid, h.request.remote_ip or "", reads=True)
+            await h.services.access.audit.record(principal, act)
+    return subscription
+
+
+def _whose(h: Handler) -> Literal["own", "group", "all"]:
+    match h.argument("of") or "own":
+        case "own" | "group" | "all" as of:
+            return of
+        case other:
+            raise Refusal("badRequest", f"of is own, group or all; got {ascii(other)[:40]}")
 
 
 def _number(h: Handler, name: str, most: int) -> int:

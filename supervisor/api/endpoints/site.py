@@ -7,7 +7,6 @@ import asyncio
 import itertools
 from typing import Any
 
-from ....db.events.events import ActedForUser
 from ....db.events.state import Job
 from ....protocol.api.requests import QueueReport
 from ....protocol.api.site_requests import DrainChange, TokenFilter
@@ -18,6 +17,7 @@ from ...core.status.queue_report import ActiveRuns
 from ...metrics.exporter import CONTENT_TYPE
 from ...runs import site_drains
 from ..transport.request_handler import Handler
+from . import site_acts
 from .access import token_row
 
 #: Rows of one answer.
@@ -116,16 +116,7 @@ async def drain(h: Handler) -> Any:
     what = "begin" if request.drain else "end"
     site_drains.check(h.runs.engine.policy, h.runs.drivers, drains.drains, request)
     h.log("{} of a drain of {} {} requested", what, request.driver or "the site", request.host)
-    act = ActedForUser(
-        at=h.runs.now().wall,
-        actor=h.principal.name,
-        actor_role=h.principal.role,
-        subject=request.host or "site",
-        action=f"site-drain {what}",
-        peer=h.request.remote_ip or "",
-        outcome="allowed",
-    )
-    await h.services.access.audit.append(act)
+    await site_acts.record(h, f"site-drain {what}", request.host or "site")
     await drains.change(request, h.principal.name)
     return {"state": "ok", "drains": drains.rows()}
 
@@ -197,12 +188,14 @@ async def configuration(h: Handler) -> Any:
 
 
 async def metrics(h: Handler) -> Any:
+    """Return the metrics in the format of Prometheus."""
     data = await h.services.monitoring.text()
     h.set_header("Content-Type", CONTENT_TYPE)
     h.end(data)
 
 
 async def health(h: Handler) -> Any:
+    """Return the faults of the system, with remedies."""
     return await h.services.monitoring.health.body(draining=h.runs.draining)
 
 

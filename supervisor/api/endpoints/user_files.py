@@ -38,6 +38,7 @@ async def begin_upload(h: Handler) -> Sink:
 
 
 async def lib_file(h: Handler) -> Any:
+    """Store or delete a file of the user's library of an app."""
     if h.request.method == "PUT":
         assert isinstance(h.sink, Receiver)
         return await h.sink.finish()
@@ -57,6 +58,7 @@ async def read_lib_file(h: Handler) -> None:
 
 
 async def lib_files(h: Handler) -> Any:
+    """Return the files of the user's library of an app."""
     uid, type_ = _owner(h)
     return {"files": await h.services.uploads.files(uid, type_)}
 
@@ -75,6 +77,7 @@ async def begin_put(h: Handler) -> Sink:
 
 
 async def put_run_file(h: Handler) -> Any:
+    """Store a part of a file in the run directory of a job."""
     assert isinstance(h.sink, RunDirReceiver)
     return await h.sink.finish()
 

@@ -26,6 +26,7 @@ async def job_list(h: Handler) -> Any:
 
 
 async def user_job_list(h: Handler) -> Any:
+    """Return the jobs of a user."""
     return await _list(h, [h.part("uid")])
 
 
@@ -43,10 +44,12 @@ def usernames(h: Handler) -> list[str]:
 
 
 async def create(h: Handler) -> Any:
+    """Submit a job in the form of version 1."""
     return await _update(h, h.part("uid"), None)
 
 
 async def update(h: Handler) -> Any:
+    """Replace a job that is over."""
     return await _update(h, h.part("uid"), h.part("job"))
 
 
@@ -56,6 +59,7 @@ async def _update(h: Handler, uid: str, name: str | None) -> None:
 
 
 async def one(h: Handler) -> Any:
+    """Return a job."""
     uid = h.part("uid")
     job, run = jobs.found(h, uid, h.part("job"))
     return documents.detail(job, run, log_address(h, uid, documents.name_of(job.jid, run)))
@@ -93,18 +97,22 @@ async def ssh(h: Handler) -> Any:
 
 
 async def execution_type(h: Handler) -> Any:
+    """Stop a job."""
     await jobs.execution_type(h, h.part("uid"), h.part("job"))
     h.reply(202, {"message": f"execute job {h.part('job')} successfully"})
 
 
 async def delete(h: Handler) -> Any:
+    """Stop a job, and remove its run directory and output."""
     await jobs.deleted(h, h.part("uid"), h.part("job"))
     h.reply(202, {"message": f"deleted job {h.part('job')} successfully"})
 
 
 async def virtual_clusters(h: Handler) -> Any:
+    """Return the queues as virtual clusters."""
     return clusters.all_clusters(h)
 
 
 async def virtual_cluster(h: Handler) -> Any:
+    """Return a queue as a virtual cluster."""
     return clusters.one_cluster(h, h.part("name"))

@@ -46,6 +46,7 @@ async def create(h: Handler) -> Any:
 
 
 async def job_list(h: Handler) -> Any:
+    """Return jobs, filtered and in pages."""
     chosen, page = _filter(h), _page(h)
     rows = [
         row
@@ -119,10 +120,12 @@ def _filter(h: Handler) -> Callable[[dict[str, Any]], bool]:
 
 
 async def one(h: Handler) -> Any:
+    """Return a job with its tasks."""
     return _detail(h, None)
 
 
 async def attempt(h: Handler) -> Any:
+    """Return an attempt of a job."""
     return _detail(h, _attempt(h))
 
 
@@ -151,23 +154,27 @@ def _no_attempt(h: Handler) -> Refusal:
 
 
 async def config(h: Handler) -> Any:
+    """Return the configuration with which a job was submitted."""
     h.set_header("Content-Type", "text/yaml; charset=utf-8")
     h.end(jobs.config(h, h.part("uid"), h.part("job")).encode())
 
 
 async def execution_type(h: Handler) -> Any:
+    """Stop a job."""
     await jobs.execution_type(h, h.part("uid"), h.part("job"))
     message = f"Execute job {h.part('job')} for user {h.part('uid')} successfully."
     h.reply(202, {"status": 202, "message": message})
 
 
 async def add_tag(h: Handler) -> Any:
+    """Add a tag to a job."""
     await jobs.tagged(h, h.part("uid"), h.part("job"), adds=True)
     message = f"Add tag for job {h.part('job')} for user {h.part('uid')} successfully."
     h.reply(200, {"status": 200, "message": message})
 
 
 async def remove_tag(h: Handler) -> Any:
+    """Remove a tag of a job."""
     await jobs.tagged(h, h.part("uid"), h.part("job"), adds=False)
     message = f"Delete tag from job {h.part('job')} for user {h.part('uid')} successfully."
     h.reply(200, {"status": 200, "message": message})

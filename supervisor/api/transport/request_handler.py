@@ -15,7 +15,7 @@ import msgspec
 import tornado.iostream
 import tornado.web
 
-from ....protocol.api.requests import RunMany
+from ....protocol.api.requests import RunMany, RunSpec
 from ....protocol.api.tokens import PREFIX
 from ....protocol.errors import Refusal
 from ....protocol.ids import short_op
@@ -395,6 +395,11 @@ class Handler(tornado.web.RequestHandler):
             self.forget_body()
             self._body += body
 
+    @property
+    def sender(self) -> Principal | None:
+        """Return the authenticated sender, which an open route may lack."""
+        return getattr(self, "principal", None)
+
     def admitted(self) -> bool:
         """Return whether the sender is still authenticated, for answers that last long."""
         return self.services.access.admits(self.principal)
@@ -470,7 +475,7 @@ class Handler(tornado.web.RequestHandler):
 
     def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
         assert type_ is self.route.takes, "the OpenAPI document names this type"
-        return parse_body(bytes(self._body), type_, limit)
+        return self._with_own_plan(parse_body(bytes(self._body), type_, limit))
 
     def forget_body(self) -> None:
         """Overwrite the body, which contains secrets."""
@@ -478,7 +483,21 @@ class Handler(tornado.web.RequestHandler):
         self._body.clear()
 
     async def parsed_runs(self) -> RunMany:
-        return await parse_runs(bytes(self._body))
+        request = await parse_runs(bytes(self._body))
+        runs = tuple(map(self._with_own_plan, request.runs))
+        return msgspec.structs.replace(request, runs=runs)
+
+    def _with_own_plan(self, request: Any) -> Any:
+        """Return a request without a plan, unless the front end sends it: only the site knows which
+        plan its user has. A token's user could name any.
+        """
+        if self.sender is None or self.sender.token is None:
+            return request
+        if isinstance(run := getattr(request, "run", None), RunSpec):
+            return msgspec.structs.replace(request, run=self._with_own_plan(run))
+        if getattr(request, "active_plan", None) is not None:
+            return msgspec.structs.replace(request, active_plan=None)
+        return request
 
     async def send(self) -> None:
         """Send the written data. Raises StreamClosedError if the client is gone or does not read."""

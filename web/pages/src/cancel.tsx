@@ -1,8 +1,8 @@
 /** Cancel of one or more jobs, with a reason. What could not be done is said, and can be repeated. */
 
 import type { JSX } from "preact";
-import { useState } from "preact/hooks";
 import { ApiError, data, requestId } from "./api.ts";
+import { useKept } from "./kept.ts";
 import { Dialog } from "./parts/dialog.tsx";
 import { notify } from "./parts/frame.tsx";
 import { isOwn } from "./site.ts";
@@ -44,12 +44,13 @@ export function CancelDialog(props: {
   onClose: () => void;
   onDone: () => void;
 }): JSX.Element {
-  const [reason, setReason] = useState("");
+  const [reason, setReason, forget] = useKept(`cancel ${props.jids.join(" ")}`);
   const many = props.jids.length > 1;
   const foreign = props.jids.filter((jid) => !isOwn(jid)).length;
   const submit = (event: Event): void => {
     event.preventDefault();
     const orders = props.jids.map((computeJid) => ({ computeJid, reqId: requestId() }));
+    forget();
     props.onClose();
     void send(orders, reason.trim(), props.onDone);
   };

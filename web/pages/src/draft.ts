@@ -3,8 +3,8 @@
  * ends. Each tab has its own, and each user. Values that look like secrets are not kept.
  */
 
-import { site } from "./site.ts";
-import { EMPTY, type Form } from "./text/job_form.ts";
+import { keep, loadKept, type Store } from "./kept.ts";
+import { EMPTY, EMPTY_ROLE, type Form, type Role } from "./text/job_form.ts";
 import { withoutSecrets } from "./text/secrets.ts";
 
 export interface Draft {
@@ -15,54 +15,49 @@ export interface Draft {
   sent: { content: string; reqId: string } | null;
 }
 
-/** The store of a tab; its methods fail where the browser forbids them or it is full. */
-export type Store = Pick<Storage, "getItem" | "setItem" | "removeItem">;
-
 export const NO_DRAFT: Draft = { form: EMPTY, text: "", noImage: false, sent: null };
 
-const KEY = `jobscribe-new-job ${site.base} ${site.user}`;
+const NAME = "new-job";
 
 export function loadDraft(store: Store): Draft {
-  try {
-    const found: unknown = JSON.parse(store.getItem(KEY) ?? "null");
-    if (typeof found !== "object" || found === null) return NO_DRAFT;
-    const { form, text, noImage, sent } = found as Partial<Draft>;
-    const texts = Object.entries(form ?? {}).filter(
-      ([name, value]) => name in EMPTY && typeof value === "string",
-    );
-    return {
-      form: { ...EMPTY, ...Object.fromEntries(texts) },
-      text: typeof text === "string" ? text : "",
-      noImage: noImage === true,
-      sent: typeof sent?.reqId === "string" && typeof sent.content === "string" ? sent : null,
-    };
-  } catch {
-    return NO_DRAFT; // no store, or of another version
-  }
+  const found = loadKept(store, NAME);
+  if (typeof found !== "object" || found === null) return NO_DRAFT;
+  const { form, text, noImage, sent } = found as Partial<Draft>;
+  const texts = Object.entries(form ?? {}).filter(
+    ([name, value]) => name in EMPTY && typeof value === "string",
+  );
+  return {
+    form: { ...EMPTY, ...Object.fromEntries(texts), roles: rolesOf(form?.roles) },
+    text: typeof text === "string" ? text : "",
+    noImage: noImage === true,
+    sent: typeof sent?.reqId === "string" && typeof sent.content === "string" ? sent : null,
+  };
 }
+
+/** Return the fields of a form without values that look like secrets. */
+const kept = <T extends object>(fields: T): T =>
+  Object.fromEntries(
+    Object.entries(fields).map(([name, value]) => [name, withoutSecrets(String(value))]),
+  ) as T;
+
+/** Return the roles of a draft, also one that an older page has kept. */
+const rolesOf = (found: unknown): Role[] =>
+  (Array.isArray(found) ? found : []).map((role: object) => ({
+    ...EMPTY_ROLE,
+    ...Object.fromEntries(
+      Object.entries(role ?? {}).filter(
+        ([name, value]) => name in EMPTY_ROLE && typeof value === "string",
+      ),
+    ),
+  }));
 
 /** Keep the draft. Return whether something was left out, or could not be kept. */
 export function saveDraft(store: Store, draft: Draft): boolean {
-  const form = Object.fromEntries(
-    Object.entries(draft.form).map(([name, value]) => [name, withoutSecrets(value)]),
-  ) as unknown as Form;
+  const roles = draft.form.roles.map(kept);
+  const form: Form = { ...kept({ ...draft.form, roles: "" }), roles };
   const text = withoutSecrets(draft.text);
   const isWhole = text === draft.text && JSON.stringify(form) === JSON.stringify(draft.form);
   // the content of a sent request would repeat what is left out
-  const kept: Draft = { ...draft, form, text, sent: isWhole ? draft.sent : null };
-  try {
-    store.setItem(KEY, JSON.stringify(kept));
-    return !isWhole;
-  } catch {
-    return true;
-  }
-}
-
-/** Return the tab's store, or one that keeps nothing where the browser has none. */
-export function tabStore(): Store {
-  try {
-    return window.sessionStorage;
-  } catch {
-    return { getItem: () => null, setItem: () => {}, removeItem: () => {} };
-  }
+  const whole: Draft = { ...draft, form, text, sent: isWhole ? draft.sent : null };
+  return !keep(store, NAME, whole) || !isWhole;
 }

@@ -1,7 +1,8 @@
 /** The draft of a new job as the state of a component, kept in the tab. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { type Draft, loadDraft, saveDraft, tabStore } from "./draft.ts";
+import { type Draft, loadDraft, saveDraft } from "./draft.ts";
+import { tabStore } from "./kept.ts";
 
 export type SetDraft = (change: Draft | ((draft: Draft) => Draft)) => void;
 

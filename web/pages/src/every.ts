@@ -29,6 +29,25 @@ export function turn<T>(entries: T[], count: number): T | undefined {
   return entries[1 + (((count - 1) / 2) % (entries.length - 1))];
 }
 
+/** Return a function that reloads at once, then at most every `ms`, and once after the last call. */
+export function usePaced(reload: () => void, ms: number): () => void {
+  const current = useRef(reload);
+  current.current = reload;
+  const last = useRef(0);
+  const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
+  useEffect(() => () => clearTimeout(timer.current), []);
+  return () => {
+    timer.current ??= setTimeout(
+      () => {
+        timer.current = undefined;
+        last.current = Date.now();
+        current.current();
+      },
+      Math.max(0, last.current + ms - Date.now()),
+    );
+  };
+}
+
 /** Return a function that reloads at once, but at most every EVERY_MS. */
 export function useAtMost(reload: () => void): () => void {
   const last = useRef(0);

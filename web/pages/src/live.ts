@@ -6,6 +6,7 @@
 import { signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { ApiError, post, refusal } from "./api.ts";
+import { siteChanged } from "./me.ts";
 import { path } from "./site.ts";
 import { isAsking, type Link, linkAfter } from "./text/link_state.ts";
 import { eventParser } from "./text/server_events.ts";
@@ -16,7 +17,7 @@ const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 20_000;
 /** The server sends something every 15 s. */
 const SILENCE_MS = 40_000;
-export const ASK_MS = 5_000;
+const ASK_MS = 5_000;
 
 interface Ticket {
   ticket: string;
@@ -104,7 +105,10 @@ export class LiveStream {
         opened = true;
         this.onOpen();
       }
-      if (event.data) this.onEvent(event.name, JSON.parse(event.data));
+      if (!event.data) return;
+      const said: unknown = JSON.parse(event.data);
+      if (event.name === "site") siteChanged(said as Parameters<typeof siteChanged>[0]);
+      this.onEvent(event.name, said);
     });
     let watchdog: ReturnType<typeof setTimeout> | undefined;
     try {

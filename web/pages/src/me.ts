@@ -26,6 +26,12 @@ export const me = signal<Me>({
 export const isAdmin = (): boolean => ["admin", "secretHolder"].includes(me.value.role);
 export const seesOthers = (): boolean => isAdmin() || me.value.members.length > 0;
 
+/** Return the query of a stream that has the jobs of others, as far as this user may see them. */
+export function othersQuery(): string {
+  if (isAdmin()) return "?of=all";
+  return seesOthers() ? "?of=group" : "";
+}
+
 /** Ask who is signed in. Without an answer the pages of a user without a role are shown. */
 export async function loadMe(): Promise<void> {
   try {
@@ -35,7 +41,19 @@ export async function loadMe(): Promise<void> {
   }
 }
 
-/** A drain of the site begins and ends without an event. */
+/** Counts what the stream of the page has said about the site: drains of hosts change, too. */
+export const siteNews = signal(0);
+
+/** Take what the stream of a page says about the site. */
+export function siteChanged(said: Pick<Me, "siteDrain">): void {
+  siteNews.value += 1;
+  const last = me.value.siteDrain;
+  const { siteDrain } = said;
+  if (last?.at === siteDrain?.at && last?.reason === siteDrain?.reason) return;
+  me.value = { ...me.value, siteDrain };
+}
+
+/** For pages without a stream, and for the role. */
 const AGAIN_MS = 60_000;
 
 export async function followMe(): Promise<void> {

@@ -6,6 +6,8 @@ import {
   definitionOf,
   formOf,
   groups,
+  isCloneForm,
+  keptForm,
   NotJson,
   otherProblems,
   pathsOf,
@@ -88,6 +90,22 @@ test("what is not edited stays as it was, and what is edited is sent as typed", 
   const text = definitionOf(DEFINITION, false, { ...form, text: '{"name":"x"}' });
   assert.deepEqual(text, { name: "x" });
   assert.throws(() => definitionOf(DEFINITION, false, { ...form, text: "[1]" }), NotJson);
+});
+
+test("what is typed in a form is kept, without what looks like a secret", () => {
+  const form = formOf(DEFINITION, false);
+  assert.ok(isCloneForm(form) && isCloneForm(JSON.parse(JSON.stringify(form))));
+  const env: [string, string][] = [
+    ["STEPS", "6"],
+    ["API_TOKEN", "@WITHHELD:API_TOKEN@"],
+    ["PASSWORD", "hunter2"],
+  ];
+  const kept = keptForm({ ...form, env, text: '{"password": "hunter2"}' });
+  assert.deepEqual(kept.env, [...env.slice(0, 2), ["PASSWORD", ""]]);
+  assert.equal(kept.text, '{"password": ""}');
+  assert.deepEqual(keptForm(form).roles, form.roles);
+  for (const odd of [null, {}, { ...form, env: [["a"]] }, { ...form, roles: [{ role: "a" }] }])
+    assert.ok(!isCloneForm(odd), JSON.stringify(odd));
 });
 
 test("an app's run is edited by its inputs", () => {

@@ -18,6 +18,8 @@ import {
   type Options,
   suggestedName,
   variables,
+  withoutRole,
+  withRole,
 } from "../src/text/job_form.ts";
 import { withoutSecrets } from "../src/text/secrets.ts";
 
@@ -109,6 +111,57 @@ test("a form becomes a job file; values that are no numbers are left to the supe
   assert.equal(suggestedName("'"), "job");
 });
 
+test("roles become roles of the job file, and their problems go to their fields", () => {
+  const one = form({ cores: "2", retries: "1", platform: "5" });
+  const roles = withRole(one);
+  assert.deepEqual(
+    roles.map(({ name, command, cores }) => [name, command, cores]),
+    [
+      ["main", "make", "2"],
+      ["worker", "", ""],
+    ],
+  );
+  const [main, worker] = roles;
+  assert.ok(main && worker);
+  const typed = { ...worker, command: "work", tasks: "4", failed: "Never", succeeded: "3" };
+  const both = form({ roles: [main, typed, { ...worker, command: "again" }], platform: "5" });
+  assert.deepEqual(descriptionOf(both, OPTIONS), {
+    name: "make",
+    retry: { count: 0, platform: 5 },
+    roles: {
+      main: { cpu: 2, command: "make" },
+      worker: { tasks: 4, minFailed: null, minSucceeded: 3, command: "work" },
+      "worker~3": { command: "again" },
+    },
+  });
+  assert.deepEqual(descriptionOf(one, OPTIONS).retry, { count: 1, platform: 5 });
+  const batch = form({ roles, driver: "sbatch", partition: "short" });
+  assert.deepEqual(descriptionOf(batch, OPTIONS).batch, { partition: "short" });
+  const paths = [
+    "roles.worker.minFailed",
+    "roles.main",
+    "roles.worker~3",
+    "roles.main.cpu",
+    "roles",
+  ];
+  assert.deepEqual(
+    paths.map((path) => fieldOf({ path, problem: "", right: "" }, both.roles)),
+    ["1 failed", "0 name", "2 name", "0 cores", "0 name"],
+  );
+  assert.deepEqual(withoutRole({ ...one, roles: [main] }, 0), {
+    roles: [],
+    command: "make",
+    cores: "2",
+    memory: "",
+    gpus: "",
+    image: "",
+  });
+  const store = memory();
+  const draft = { ...NO_DRAFT, form: both };
+  assert.equal(saveDraft(store, draft), false);
+  assert.deepEqual(loadDraft(store), draft);
+});
+
 test("problems stand beside their fields", () => {
   const paths = [
     "roles.main.cpu",
@@ -121,7 +174,10 @@ test("problems stand beside their fields", () => {
   ];
   const fields = ["cores", "cores", "env", "partition", "command", "queue", undefined];
   const problems = paths.map((path) => ({ path, problem: path, right: "" }));
-  assert.deepEqual(problems.map(fieldOf), fields);
+  assert.deepEqual(
+    problems.map((problem) => fieldOf(problem)),
+    fields,
+  );
   assert.equal(byField(problems).get("cores")?.length, 2);
 });
 
@@ -143,6 +199,7 @@ test("a browser keeps no secrets and everything else", () => {
     "password: hunter2",
     '{"api_key": "abc", "cpu": 2}',
     "command: run --token abc123 --steps 5",
+    '{"token": "@WITHHELD:A@"}',
     "url: https://ann:pw@example.org/data",
     "secrets:",
     "  registry: abc",
@@ -157,6 +214,7 @@ test("a browser keeps no secrets and everything else", () => {
       "password: ",
       '{"api_key": "", "cpu": 2}',
       "command: run --token  --steps 5",
+      '{"token": "@WITHHELD:A@"}',
       "url: https://example.org/data",
       "secrets:",
       "  ",

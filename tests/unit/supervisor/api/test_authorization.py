@@ -30,6 +30,7 @@ from jobscribe.service.site.users_file import Group, Users
 from jobscribe.supervisor.access import request_rates
 from jobscribe.supervisor.access.principal import OPERATOR
 from jobscribe.supervisor.access.request_rates import RequestRates
+from jobscribe.supervisor.api import openapi
 from jobscribe.supervisor.api.routes import ROUTES, application
 from jobscribe.supervisor.api.transport.authorization import Subject
 from jobscribe.supervisor.api.transport.request_handler import ApiContext, Route
@@ -564,6 +565,35 @@ async def test_a_run_waits_for_runs_of_its_own_user_only(real: Site) -> None:
         assert answer.code >= 400, answer
         said.append((answer.code, json.dumps(answer.body).replace(sid, "SID")))
     assert said[0] == said[1]
+
+
+async def test_only_a_front_end_names_the_plan_of_a_run(real: Site) -> None:
+    token = await real.token(ANN)
+    plans = []
+    for n, sender in enumerate((SECRET, token), 1):
+        run = {
+            "uid": ANN,
+            "simulationId": f"sim0000{n}",
+            "command": ["true"],
+            "activePlan": "premium",
+        }
+        many = [run | {"simulationId": f"sim0001{n}"}]
+        for path, body in (
+            ("run-simulation", {"reqId": f"request-{n}", "run": run}),
+            ("run-many", {"reqId": f"request-1{n}", "runs": many}),
+        ):
+            answer = await real.ask("POST", f"/api/{path}", sender, body)
+            assert answer.code == 200, answer
+        for sid in (f"sim0000{n}", f"sim0001{n}"):
+            entry = real.in_memory.engine.durable(f"{ANN}-{sid}-command")
+            assert entry is not None and entry.job.run is not None
+            plans.append(entry.job.run.spec.active_plan)
+    assert plans == ["premium", "premium", None, None]
+
+
+def test_every_address_of_the_document_has_a_summary() -> None:
+    operations = [o for p in openapi.document(ROUTES)["paths"].values() for o in p.values()]
+    assert all(" " in o["summary"] for o in operations), [o["summary"] for o in operations]
 
 
 async def test_a_token_gives_no_more_than_it_has(real: Site) -> None:

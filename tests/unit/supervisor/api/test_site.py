@@ -15,13 +15,19 @@ from in_memory_supervisor import InMemorySupervisor
 
 from jobscribe.db.events.events import AUDIT
 from jobscribe.protocol.api.requests import QueueReport, RunStatusRequest
-from jobscribe.protocol.api.site_requests import DrainChange, TokenFilter
+from jobscribe.protocol.api.site_requests import (
+    DrainChange,
+    Exchange,
+    Sweep,
+    TargetName,
+    TokenFilter,
+)
 from jobscribe.protocol.clusters.queues import Queue, Queues, UserLimits
 from jobscribe.protocol.errors import Refusal
 from jobscribe.service.settings import loader
 from jobscribe.service.site.users_file import Users
 from jobscribe.supervisor.access.principal import OPERATOR
-from jobscribe.supervisor.api.endpoints import site
+from jobscribe.supervisor.api.endpoints import site, upkeep
 from jobscribe.supervisor.core.interface.drains import Drain
 from jobscribe.supervisor.runs import site_drains
 from jobscribe.supervisor.runs.site_drains import SiteDrains
@@ -187,6 +193,43 @@ async def test_a_drain_is_recorded_stored_and_ended(made: Site) -> None:
     made.drains.drains[("docker", "a")] = Drain(by=ADMIN, at=1.0, reason="")
     gone = DrainChange(drain=False, driver="docker", host="a")
     assert (await made.ask(site.drain, gone))["drains"] == []
+
+
+async def test_acts_of_upkeep_are_on_record_before_they_happen(made: Site) -> None:
+    done: list[str] = []
+
+    def act(name: str) -> Any:
+        async def work(*_: Any, **__: Any) -> Any:
+            done.append(name)
+            events = [s.event for s in made.in_memory.store.read(AUDIT)]
+            assert name in [e.action for e in events] or name == "dry run"  # type: ignore[union-attr]
+            return {}
+
+        return work
+
+    made.services.retention = SimpleNamespace(
+        sweep=lambda dry_run, at_once: act("dry run" if dry_run else "retention-sweep")()
+    )
+    made.services.log_compaction = SimpleNamespace(exchange=act("log-exchange"))
+    made.services.notifications = SimpleNamespace(
+        status=lambda: {"targets": [{"name": "ops"}]},
+        test=act("notify-test"),
+        retry=lambda name: {},
+    )
+    for dry_run in (True, False):
+        await made.ask(upkeep.retention_sweep, Sweep(dry_run=dry_run))
+    await made.ask(upkeep.log_exchange, Exchange())
+    for name in ("ops", "unknown"):
+        await made.ask(upkeep.notify_retry, TargetName(name=name))
+    await made.ask(upkeep.notify_test, TargetName(name="ops"))
+    assert done == ["dry run", "retention-sweep", "log-exchange", "notify-test"]
+    events = [s.event for s in made.in_memory.store.read(AUDIT)]
+    assert [(e.action, e.subject, e.actor) for e in events] == [  # type: ignore[union-attr]
+        ("retention-sweep", "site", "operator"),
+        ("log-exchange", "site", "operator"),
+        ("notify-retry", "ops", "operator"),
+        ("notify-test", "ops", "operator"),
+    ]
 
 
 def test_a_damaged_file_of_drains_stops_the_start(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ and a page that does not read costs nothing.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.wire.messages import LogChunk, ReadLog
+from jobscribe.supervisor.core.interface.drains import SITE, Drain
 from jobscribe.supervisor.core.interface.inputs import TimerFired
 from jobscribe.supervisor.core.interface.timers import AttemptRetry
 from jobscribe.supervisor.streams import live_updates as live_module
@@ -33,10 +34,12 @@ def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 class Page:
     """A page that reads only when the test calls `read`; each call takes one block."""
 
-    def __init__(self, live: LiveUpdates, wish: Subscription) -> None:
+    def __init__(
+        self, live: LiveUpdates, wish: Subscription, sees: Callable[[str], bool] | None = None
+    ) -> None:
         self._parser = Parser()
         self._stack = contextlib.ExitStack()
-        self.reader = self._stack.enter_context(live.reader(wish))
+        self.reader = self._stack.enter_context(live.reader(wish, sees))
         self._blocks = live.stream(self.reader)
         self.events: list[Message] = []
         self.raw: list[bytes] = []
@@ -84,8 +87,10 @@ class Page:
 
 
 @contextlib.asynccontextmanager
-async def page(in_memory: InMemorySupervisor, **wish: Any) -> AsyncIterator[Page]:
-    opened = Page(in_memory.live, Subscription(**{"uid": UID, **wish}))
+async def page(
+    in_memory: InMemorySupervisor, sees: Callable[[str], bool] | None = None, **wish: Any
+) -> AsyncIterator[Page]:
+    opened = Page(in_memory.live, Subscription(**{"uid": UID, **wish}), sees)
     try:
         await opened.read()
         yield opened
@@ -216,7 +221,7 @@ async def test_who_comes_back_to_all_jobs_is_told_what_changed_in_order() -> Non
             if len(p.told()) < len(order):
                 await p.read()
         assert p.told() == [(runs[n][0], "completed") for n in order]
-        positions = [int(e.id.split("-")[0]) for e in p.events]
+        positions = [int(e.id.split("-")[0]) for e in p.events if e.id]
         assert positions == sorted(positions)
 
 
@@ -747,6 +752,81 @@ async def test_an_agent_that_goes_and_comes_back_interrupts_nothing(written: Any
     assert len(calls) < 20, "with pauses"
 
 
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "PACE_SECS", 0.0)
+
+
+async def test_a_stream_of_others_has_the_jobs_that_its_user_may_see(no_pauses: None) -> None:
+    in_memory, stranger = InMemorySupervisor(), "user0009"
+    seen = {OTHER, UID}
+    streams = {
+        "group": {"of": "group", "users": frozenset((OTHER,))},
+        "all": {"of": "all"},
+        "named": {"jids": (f"{OTHER}-sim00001-command", f"{stranger}-sim00001-command")},
+    }
+    jids = {stranger: await in_memory.submitted(1, stranger)}
+    async with contextlib.AsyncExitStack() as stack:
+        pages = {
+            name: await stack.enter_async_context(
+                page(in_memory, seen.__contains__ if name != "all" else bool, **wish)
+            )
+            for name, wish in streams.items()
+        }
+        for uid in (OTHER, UID):
+            jids[uid] = await in_memory.submitted(1, uid)
+        await in_memory.submitted(2, stranger)
+        last = await in_memory.submitted(2, OTHER)
+        for name, p in pages.items():
+            if name != "named":
+                await p.until("status", lambda d: d["computeJid"] == last)
+        p = pages["named"]
+        await p.until("status", lambda d: d["state"] == "pending")
+    told = {
+        name: {jid for jid, state in p.told() if state != "missing"} for name, p in pages.items()
+    }
+    assert told["group"] == {jids[OTHER], jids[UID], last}
+    assert told["all"] == {jids[OTHER], jids[UID], f"{stranger}-sim00002-command", last}
+    assert told["named"] == {jids[OTHER]}
+    assert [state for jid, state in p.told() if jid == jids[stranger]] == ["missing"]
+
+
+async def test_a_stream_of_all_jobs_has_bounded_blocks_and_resumes(
+    no_pauses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_module, "BATCH", 3)
+    in_memory = InMemorySupervisor()
+    async with page(in_memory, bool, of="all") as p:
+        assert p.told() == [], "the page asks for its list itself"
+        for n in range(1, 10):
+            await in_memory.submitted(n, OTHER)
+        assert len(p.reader._changed) <= 3, "a reader that does not read costs a few names"
+        many = await p.until("many")
+        assert many["changed"] + len(p.told()) == 9
+        last = p.last_id
+    async with page(in_memory, bool, of="all", last_id=last) as p:
+        assert p.told() == [] and "many" not in {e.event for e in p.events}
+        new = await in_memory.submitted(10, OTHER)
+        await p.until("status", lambda d: d["computeJid"] == new)
+    async with page(in_memory, bool, of="all", last_id=last) as p:
+        await p.until("many")
+
+
+async def test_every_page_is_told_of_a_drain_of_the_site() -> None:
+    in_memory = InMemorySupervisor()
+    drain = Drain(by="admin001", at=1.0, reason="new disks")
+    async with page(in_memory) as own, page(in_memory, bool, of="all") as wide:
+        in_memory.live.drained({SITE: drain})
+        for p in (own, wide):
+            said = await p.until("site", lambda d: d["siteDrain"] is not None)
+            assert said == {"siteDrain": {"at": 1.0, "reason": "new disks"}}
+        last = own.last_id
+        in_memory.live.drained({})
+    async with page(in_memory, last_id=last) as p:
+        (said,) = (json.loads(e.data) for e in p.events if e.event == "site")
+        assert said == {"siteDrain": None}, "a drain that ended meanwhile"
+
+
 async def test_statuses_that_take_long_to_make_are_told_in_several_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -775,5 +855,8 @@ def test_a_position_is_valid_for_one_task_alone() -> None:
         msgspec.structs.replace(job, role="main"),
         msgspec.structs.replace(job, role="main", index=1),
         msgspec.structs.replace(job, stream="stderr"),
+        msgspec.structs.replace(job, of="group"),
+        msgspec.structs.replace(job, of="group", users=frozenset((OTHER,))),
+        msgspec.structs.replace(job, of="all"),
     ]
     assert len({s.digest for s in of_tasks}) == len(of_tasks)

@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { data } from "../api.ts";
+import { useKept } from "../kept.ts";
 import { me } from "../me.ts";
 import { Copy } from "../parts/copy.tsx";
 import { Dialog } from "../parts/dialog.tsx";
@@ -42,7 +43,7 @@ function Form(props: {
   onCreated: (secret: string) => void;
   onEnd: () => void;
 }): JSX.Element {
-  const [name, setName] = useState("");
+  const [name, setName, forget] = useKept("token-name");
   const [scopes, setScopes] = useState<string[]>(["read", "control"]);
   const [days, setDays] = useState(90);
   const action = useAction();
@@ -52,7 +53,9 @@ function Form(props: {
     const body = { name: name.trim(), scopes, expiresSecs: days * DAY_SECS };
     const said = await action.run(() => data<{ secret: string }>("token-create", body));
     props.onEnd();
-    if (isDone(said)) props.onCreated(said.secret);
+    if (!isDone(said)) return;
+    forget();
+    props.onCreated(said.secret);
   };
   const toggle = (scope: string): void =>
     setScopes((had) => (had.includes(scope) ? had.filter((s) => s !== scope) : [...had, scope]));

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { data } from "../api.ts";
 import { now } from "../clock.ts";
+import { useKept } from "../kept.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { notify } from "../parts/frame.tsx";
 import { ErrorMessage, Loading } from "../parts/messages.tsx";
@@ -135,7 +136,7 @@ function Table(props: { tokens: Token[]; onRevoke?: (token: Token) => void }): J
 
 function Revoke(props: { token: Token; onClose: () => void; onDone: () => void }): JSX.Element {
   const { token } = props;
-  const [reason, setReason] = useState("");
+  const [reason, setReason, forget] = useKept(`revoke ${token.id}`);
   const action = useAction();
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
@@ -144,6 +145,7 @@ function Revoke(props: { token: Token; onClose: () => void; onDone: () => void }
     );
     props.onDone();
     if (!isDone(said)) return;
+    forget();
     const others = said.alsoRevoked.length;
     notify(
       `${token.name} is revoked${others ? `, and ${plural(others, "token")} that it created` : ""}.`,

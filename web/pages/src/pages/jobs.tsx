@@ -6,6 +6,7 @@ import { useLocation } from "preact-iso";
 import { data } from "../api.ts";
 import { CancelDialog } from "../cancel.tsx";
 import { now } from "../clock.ts";
+import { usePaced } from "../every.ts";
 import {
   isActive,
   type JobRow,
@@ -19,12 +20,13 @@ import {
   withStatus,
 } from "../jobs.ts";
 import { useLive } from "../live.ts";
+import { othersQuery } from "../me.ts";
 import { FilterBar } from "../parts/filter_bar.tsx";
 import { Frame } from "../parts/frame.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
 import { SavedViews } from "../parts/saved_views.tsx";
-import { Scopes, useAsking } from "../parts/scopes.tsx";
+import { Scopes } from "../parts/scopes.tsx";
 import { StateBadge } from "../parts/state.tsx";
 import { useRemote } from "../remote.ts";
 import { jobPath, path } from "../site.ts";
@@ -42,6 +44,8 @@ import {
 import { ago, duration, moment, plural } from "../text/format.ts";
 
 const PAGE = 50;
+/** The time between two searches of a list about others, where something changes all the time. */
+const OTHERS_MS = 2000;
 
 export function JobsPage(): JSX.Element {
   const { url, route } = useLocation();
@@ -63,10 +67,14 @@ export function JobsPage(): JSX.Element {
     route(path("/jobs") + formatFilters({ ...filters, cursor: "", ...change }));
   };
 
+  // a later page stays as it is
+  const again = filters.cursor ? () => {} : list.reload;
+  const reload = usePaced(again, filters.scope === "mine" ? 0 : OTHERS_MS);
   useLive(
-    "",
+    filters.scope === "mine" ? "" : othersQuery(),
     (name, event) => {
-      if (name === "status") {
+      if (name === "many") reload();
+      else if (name === "status") {
         const status = event as Status;
         if (status.parallelStatus) keepProgress(status.computeJid, status.parallelStatus);
         const row = rows.find((r) => r.jid === status.computeJid);
@@ -78,7 +86,7 @@ export function JobsPage(): JSX.Element {
         }
         // a new job, or one that may belong elsewhere now
         const moved = row && (row.state !== status.state || row.serial !== status.computeJobSerial);
-        if (!filters.cursor && (moved || !row)) list.reload();
+        if (moved || !row) reload();
       } else if (name === "progress") {
         const report = event as ProgressEvent;
         keepProgress(report.computeJid, report.parallelStatus);
@@ -90,8 +98,6 @@ export function JobsPage(): JSX.Element {
   const keepProgress = (jid: string, report: Progress): void => {
     if (report.percentComplete !== undefined) setProgress((p) => ({ ...p, [jid]: report }));
   };
-
-  useAsking(filters.scope !== "mine", list.reload);
 
   const active = rows.filter((r) => isActive(r.state) && chosen.has(r.jid)).map((r) => r.jid);
   return (

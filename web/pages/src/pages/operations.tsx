@@ -1,10 +1,12 @@
 /** The page of operations, for administrators. The supervisor refuses the data to others. */
 
 import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { data } from "../api.ts";
 import { useTurns } from "../every.ts";
 import { useLive } from "../live.ts";
+import { siteNews } from "../me.ts";
 import { Frame } from "../parts/frame.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
 import { Audit } from "../parts/site/audit.tsx";
@@ -89,6 +91,7 @@ function Overview({ health }: { health: ReturnType<typeof useRemote<HealthReply>
     data("site/site-drains", {}, signal),
   );
   useTurns([load.reload, health.reload, drains.reload]);
+  useEffect(drains.reload, [siteNews.value]);
   const drained = (): void => {
     drains.reload();
     health.reload();

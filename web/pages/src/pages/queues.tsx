@@ -5,7 +5,7 @@ import { useLocation } from "preact-iso";
 import { data } from "../api.ts";
 import { useAtMost, useTurns } from "../every.ts";
 import { useLive } from "../live.ts";
-import { isAdmin, me } from "../me.ts";
+import { isAdmin, me, othersQuery } from "../me.ts";
 import { Frame } from "../parts/frame.tsx";
 import { ErrorMessage, Loading } from "../parts/messages.tsx";
 import { Agents } from "../parts/site/agents.tsx";
@@ -37,7 +37,15 @@ export function QueuesPage(): JSX.Element {
   );
   useTurns([queues.reload, agents.reload, ...(all ? [pool.reload] : []), clusters.reload]);
   const changed = useAtMost(queues.reload);
-  useLive("", (name) => name === "status" && changed(), queues.reload, queues.reload);
+  useLive(
+    all ? othersQuery() : "",
+    (name) => {
+      if (name === "site" && all) pool.reload();
+      if (name !== "progress") changed();
+    },
+    queues.reload,
+    queues.reload,
+  );
   const error = queues.error ?? agents.error;
   const hosts = pool.data?.hosts ?? [];
   return (

@@ -18,7 +18,15 @@ import { useRemote } from "../remote.ts";
 import { jobPath, path } from "../site.ts";
 import { idFor, type Order, type SubmitReply, sendOrder, untilAnswered } from "../submission.ts";
 import { plural, sentence } from "../text/format.ts";
-import { byField, descriptionOf, EMPTY, type Form, type Options, words } from "../text/job_form.ts";
+import {
+  byField,
+  commandsOf,
+  descriptionOf,
+  EMPTY,
+  type Form,
+  type Options,
+  words,
+} from "../text/job_form.ts";
 
 /** Time after the last key before the text is checked. */
 const TYPING_MS = 400;
@@ -53,7 +61,10 @@ export function SubmitPage(): JSX.Element {
   const noImage = draft.noImage && !isForm;
   const check = useCheck(isBlank ? "" : text, noImage);
   const problems = isBlank ? [] : (check.data?.problems ?? []);
-  const fields = useMemo(() => byField(isForm ? problems : []), [check.data, isForm, isBlank]);
+  const fields = useMemo(
+    () => byField(isForm ? problems : [], form.roles),
+    [check.data, isForm, isBlank],
+  );
   const max = options.data?.maxTextBytes ?? MAX_TEXT;
 
   const show = (next: View): void => route(path("/submit") + (next === "file" ? "?tab=file" : ""));
@@ -79,7 +90,11 @@ export function SubmitPage(): JSX.Element {
     });
   };
 
-  const openScript = (file: File): void => open(file, (command) => changeForm({ command }));
+  const { roles } = form;
+  const openScript = (file: File): void =>
+    open(file, (command) =>
+      changeForm(roles[0] ? { roles: [{ ...roles[0], command }, ...roles.slice(1)] } : { command }),
+    );
   const openText = (file: File): void => open(file, changeText);
   const onDrop = (event: DragEvent): void => {
     const file = event.dataTransfer?.files[0];
@@ -208,7 +223,7 @@ function useText(
     () => JSON.stringify(descriptionOf(form, options), null, 2),
     [form, options],
   );
-  const isBlank = (isForm ? form.command : draft.text).trim() === "";
+  const isBlank = (isForm ? commandsOf(form) : [draft.text]).every((t) => t.trim() === "");
   return { text: isForm ? fileText : draft.text, fileText, isBlank };
 }
 

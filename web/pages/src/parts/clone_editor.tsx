@@ -48,6 +48,9 @@ export function CloneEditor(props: {
       <h2>New job from this one</h2>
       <Notes reply={reply} />
       {now.error && <ErrorMessage error={now.error} />}
+      {now.error?.isSignedOut && (
+        <p class="soft">The job is not submitted. What you typed is kept in this tab.</p>
+      )}
       {problems.length > 0 && (
         <div class="message error-message" role="alert">
           <p>
@@ -80,6 +83,11 @@ export function CloneEditor(props: {
           lines={22}
           onInput={(text) => edit({ text })}
         />
+      )}
+      {now.partly && (
+        <p class="soft hint">
+          Values that look like secrets are not kept when this page is reloaded.
+        </p>
       )}
       <div class="buttons">
         <button type="submit" class="main" disabled={now.sending}>

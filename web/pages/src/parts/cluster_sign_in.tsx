@@ -13,6 +13,8 @@ import { Dialog } from "./dialog.tsx";
 /** What a cluster may take to let somebody in. */
 const PATIENCE_MS = 180_000;
 
+const SECRETS = ["password", "otp", "privateKey", "passphrase", "certificate"];
+
 interface LoginReply {
   loginSuccess?: boolean;
   srException?: { params?: SignInNeed };
@@ -92,6 +94,34 @@ export function ClusterSignIn(props: {
             disabled={busy}
           />
         </label>
+        <details>
+          <summary>With a private key</summary>
+          <label>
+            Private key
+            <textarea
+              name="privateKey"
+              rows={4}
+              autoComplete="off"
+              spellcheck={false}
+              placeholder="-----BEGIN OPENSSH PRIVATE KEY-----"
+              disabled={busy}
+            />
+          </label>
+          <label>
+            Passphrase of the key, if it has one
+            <input name="passphrase" type="password" autoComplete="off" disabled={busy} />
+          </label>
+          <label>
+            Certificate, if the cluster wants one
+            <textarea
+              name="certificate"
+              rows={2}
+              autoComplete="off"
+              spellcheck={false}
+              disabled={busy}
+            />
+          </label>
+        </details>
         <div class="buttons">
           <button type="submit" class="main" disabled={busy}>
             {busy ? "Signing in …" : "Sign in"}
@@ -116,12 +146,15 @@ function taken(form: HTMLFormElement | null, need: SignInNeed): object | null {
   const field = (name: string): HTMLInputElement | null =>
     form.querySelector<HTMLInputElement>(`[name=${name}]`);
   const value = (name: string): string => field(name)?.value ?? "";
-  const sbatchCredentials = {
+  const sbatchCredentials: Record<string, string> = {
     username: value("username").trim(),
     password: value("password"),
     otp: value("otp").trim(),
   };
-  for (const name of ["password", "otp"]) {
+  for (const name of ["privateKey", "passphrase", "certificate"]) {
+    if (value(name).trim()) sbatchCredentials[name] = value(name);
+  }
+  for (const name of SECRETS) {
     const secret = field(name);
     if (secret) secret.value = "";
   }

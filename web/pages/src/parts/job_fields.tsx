@@ -1,12 +1,20 @@
-/** The fields of a job, each with its default, its limit and its problems. */
+/** The fields of a job and of its roles, each with its default, its limit and its problems. */
 
 import type { ComponentChildren, JSX } from "preact";
 import { hints } from "../text/form_hints.ts";
 import { sentence } from "../text/format.ts";
-import { clusterOf, driverOf, type Field, type Form, type Options } from "../text/job_form.ts";
+import {
+  clusterOf,
+  driverOf,
+  type Field,
+  type Form,
+  type Options,
+  withRole,
+} from "../text/job_form.ts";
 import type { Problem } from "../text/problem.ts";
+import { RoleFields } from "./role_fields.tsx";
 
-interface FieldsProps {
+export interface FieldsProps {
   form: Form;
   options: Options | undefined;
   problems: Map<Field | undefined, Problem[]>;
@@ -14,122 +22,141 @@ interface FieldsProps {
   onScript: (file: File) => void;
 }
 
+type TextName = Exclude<keyof Form, "roles">;
+
 export function JobFields(props: FieldsProps): JSX.Element {
   const { form, options, problems, onChange } = props;
-  const driver = driverOf(form, options);
-  const cluster = driver?.cluster ? clusterOf(form, options) : undefined;
   const said = hints(form, options);
-  const field = (name: Field): RowProps => ({
-    name,
+  const about = (name: TextName): About => ({
+    id: `job-${name}`,
     hint: said[name],
     problems: problems.get(name) ?? [],
+    value: form[name],
+    onInput: (value) => onChange({ [name]: value }),
   });
-  const text = (name: Field, label: string, placeholder = ""): JSX.Element => (
-    <Text
-      {...field(name)}
-      label={label}
-      placeholder={placeholder}
-      form={form}
-      onChange={onChange}
-    />
-  );
-  const choice = (name: Field, label: string, usual: string, values: string[]): JSX.Element => (
-    <Choice
-      {...field(name)}
-      label={label}
-      usual={usual}
-      values={values}
-      form={form}
-      onChange={onChange}
-    />
-  );
+  const hasRoles = form.roles.length > 0;
   return (
     <div class="job-fields">
-      <Row
-        {...field("command")}
-        label="Command or script"
-        wide
-        beside={<OpenScript onScript={props.onScript} />}
-      >
-        <textarea
-          id="job-command"
+      {!hasRoles && (
+        <Lines
+          {...about("command")}
+          label="Command or script"
           rows={4}
-          spellcheck={false}
-          autocapitalize="off"
-          placeholder={"python3 train.py --rate 0.1"}
-          aria-describedby="job-command-hint"
-          aria-invalid={problems.has("command")}
-          value={form.command}
-          onInput={(e) => onChange({ command: e.currentTarget.value })}
+          placeholder="python3 train.py --rate 0.1"
+          beside={<OpenScript onScript={props.onScript} />}
         />
-      </Row>
-      {text("name", "Name")}
-      {choice("queue", "Queue", "my default", options?.queues.map((q) => q.name) ?? [])}
-      {(options?.drivers.length ?? 0) > 1 &&
-        choice("driver", "Driver", "the site's default", options?.drivers.map((d) => d.name) ?? [])}
-      {driver?.cluster &&
-        (options?.clusters.length ?? 0) > 1 &&
-        choice(
-          "cluster",
-          "Cluster",
-          "the first one",
-          options?.clusters.map((c) => c.cluster) ?? [],
-        )}
-      {driver?.cluster &&
-        (cluster?.partitions
-          ? choice(
-              "partition",
-              "Partition",
-              "the cluster's default",
-              cluster.partitions.filter((p) => p.up !== false).map((p) => p.name),
-            )
-          : text("partition", "Partition", "the cluster's default"))}
-      {text("cores", "Cores")}
-      {text("memory", "Memory")}
-      {text("gpus", "GPUs")}
-      {text("time", "Longest run time")}
-      {driver?.containers && text("image", "Image", "python:3.11")}
-      {text("array", "Array")}
-      {text("retries", "Retries")}
-      {text("tags", "Tags")}
-      <Row {...field("env")} label="Environment" wide>
-        <textarea
-          id="job-env"
-          rows={2}
-          spellcheck={false}
-          autocapitalize="off"
-          placeholder="STEPS=100"
-          aria-describedby="job-env-hint"
-          aria-invalid={problems.has("env")}
-          value={form.env}
-          onInput={(e) => onChange({ env: e.currentTarget.value })}
-        />
-      </Row>
+      )}
+      {form.roles.map((_, n) => (
+        <RoleFields key={n} {...props} index={n} hints={said} />
+      ))}
+      {hasRoles && <MoreRoles {...props} />}
+      <TextField {...about("name")} label="Name" />
+      <Places {...props} about={about} />
+      {!hasRoles && <Resources {...props} about={about} />}
+      <TextField {...about("time")} label="Longest run time" />
+      <TextField {...about("array")} label="Array" />
+      <TextField {...about("retries")} label="Retries" />
+      {(hasRoles || form.platform) && <TextField {...about("platform")} label="Platform retries" />}
+      <TextField {...about("tags")} label="Tags" />
+      <Lines {...about("env")} label="Environment" rows={2} placeholder="STEPS=100" />
+      {!hasRoles && <MoreRoles {...props} />}
     </div>
   );
 }
 
-interface RowProps {
-  name: Field;
-  hint: string | undefined;
-  problems: Problem[];
+function MoreRoles({ form, onChange }: FieldsProps): JSX.Element {
+  return (
+    <div class="field-wide roles-more">
+      <button type="button" onClick={() => onChange({ roles: withRole(form) })}>
+        Add a role
+      </button>
+      <p class="soft hint">
+        {form.roles.length
+          ? "All tasks of all roles start together."
+          : "For several tasks that work together: each role has a command and a number of tasks."}
+      </p>
+    </div>
+  );
 }
 
-type ControlProps = RowProps & {
-  label: string;
-  form: Form;
-  onChange: (change: Partial<Form>) => void;
-};
+type AboutOf = { about: (name: TextName) => About };
+
+/** Queue, driver, cluster and partition. */
+function Places({ form, options, about }: FieldsProps & AboutOf): JSX.Element {
+  const driver = driverOf(form, options);
+  const cluster = driver?.cluster ? clusterOf(form, options) : undefined;
+  const drivers = options?.drivers ?? [];
+  const clusters = options?.clusters ?? [];
+  return (
+    <>
+      <Choice
+        {...about("queue")}
+        label="Queue"
+        usual="my default"
+        values={options?.queues.map((q) => q.name) ?? []}
+      />
+      {drivers.length > 1 && (
+        <Choice
+          {...about("driver")}
+          label="Driver"
+          usual="the site's default"
+          values={drivers.map((d) => d.name)}
+        />
+      )}
+      {driver?.cluster && clusters.length > 1 && (
+        <Choice
+          {...about("cluster")}
+          label="Cluster"
+          usual="the first one"
+          values={clusters.map((c) => c.cluster)}
+        />
+      )}
+      {driver?.cluster &&
+        (cluster?.partitions ? (
+          <Choice
+            {...about("partition")}
+            label="Partition"
+            usual="the cluster's default"
+            values={cluster.partitions.filter((p) => p.up !== false).map((p) => p.name)}
+          />
+        ) : (
+          <TextField
+            {...about("partition")}
+            label="Partition"
+            placeholder="the cluster's default"
+          />
+        ))}
+    </>
+  );
+}
+
+function Resources({ form, options, about }: FieldsProps & AboutOf): JSX.Element {
+  return (
+    <>
+      <TextField {...about("cores")} label="Cores" />
+      <TextField {...about("memory")} label="Memory" />
+      <TextField {...about("gpus")} label="GPUs" />
+      {driverOf(form, options)?.containers && (
+        <TextField {...about("image")} label="Image" placeholder="python:3.11" />
+      )}
+    </>
+  );
+}
+
+export interface About {
+  id: string;
+  hint: string | undefined;
+  problems: Problem[];
+  value: string;
+  onInput: (value: string) => void;
+}
+
+type ControlProps = About & { label: string };
 
 function Row(
-  props: RowProps & {
-    label: string;
-    wide?: boolean;
-    beside?: JSX.Element;
-    children: ComponentChildren;
-  },
+  props: ControlProps & { wide?: boolean; beside?: JSX.Element; children: ComponentChildren },
 ): JSX.Element {
-  const id = `job-${props.name}`;
+  const { id } = props;
   return (
     <div class={props.wide ? "field field-wide" : "field"}>
       <div class="field-head">
@@ -149,40 +176,54 @@ function Row(
   );
 }
 
-function Text(props: ControlProps & { placeholder: string }): JSX.Element {
-  const { name, form } = props;
+const described = (props: About) => ({
+  id: props.id,
+  "aria-describedby": `${props.id}-hint`,
+  "aria-invalid": props.problems.length > 0,
+  value: props.value,
+});
+
+export function TextField(props: ControlProps & { placeholder?: string }): JSX.Element {
   return (
     <Row {...props}>
       <input
-        id={`job-${name}`}
+        {...described(props)}
         autocomplete="off"
         spellcheck={false}
+        placeholder={props.placeholder ?? ""}
+        onInput={(e) => props.onInput(e.currentTarget.value)}
+      />
+    </Row>
+  );
+}
+
+export function Lines(
+  props: ControlProps & { rows: number; placeholder: string; beside?: JSX.Element },
+): JSX.Element {
+  return (
+    <Row {...props} wide>
+      <textarea
+        {...described(props)}
+        rows={props.rows}
+        spellcheck={false}
+        autocapitalize="off"
         placeholder={props.placeholder}
-        aria-describedby={`job-${name}-hint`}
-        aria-invalid={props.problems.length > 0}
-        value={form[name]}
-        onInput={(e) => props.onChange({ [name]: e.currentTarget.value })}
+        onInput={(e) => props.onInput(e.currentTarget.value)}
       />
     </Row>
   );
 }
 
 function Choice(props: ControlProps & { usual: string; values: string[] }): JSX.Element {
-  const { name, form, values } = props;
-  const all = form[name] && !values.includes(form[name]) ? [...values, form[name]] : values;
+  const { value, values } = props;
+  const all = value && !values.includes(value) ? [...values, value] : values;
   return (
     <Row {...props}>
-      <select
-        id={`job-${name}`}
-        aria-describedby={`job-${name}-hint`}
-        aria-invalid={props.problems.length > 0}
-        value={form[name]}
-        onChange={(e) => props.onChange({ [name]: e.currentTarget.value })}
-      >
+      <select {...described(props)} onChange={(e) => props.onInput(e.currentTarget.value)}>
         <option value="">{props.usual}</option>
-        {all.map((value) => (
-          <option value={value} key={value}>
-            {value}
+        {all.map((one) => (
+          <option value={one} key={one}>
+            {one}
           </option>
         ))}
       </select>

@@ -1,21 +1,8 @@
 /** Whose jobs the list shows, for users who may see those of others. */
 
 import type { JSX } from "preact";
-import { useEffect } from "preact/hooks";
-import { ASK_MS } from "../live.ts";
 import { isAdmin, seesOthers } from "../me.ts";
 import type { Filters, Scope } from "../text/filters.ts";
-
-/** Ask again and again while the page is visible: the stream has one's own jobs only. */
-export function useAsking(wanted: boolean, reload: () => void): void {
-  useEffect(() => {
-    if (!wanted) return;
-    const timer = setInterval(() => {
-      if (document.visibilityState === "visible") reload();
-    }, ASK_MS);
-    return () => clearInterval(timer);
-  }, [wanted, reload]);
-}
 
 const SCOPE_NAMES: Record<Scope, string> = { mine: "Mine", group: "My group", all: "All" };
 
@@ -40,7 +27,6 @@ export function Scopes(props: {
           {SCOPE_NAMES[scope]}
         </button>
       ))}
-      {filters.scope !== "mine" && <span class="soft">Every 5 s</span>}
     </fieldset>
   );
 }

@@ -13,6 +13,7 @@ import {
   start,
   type Values,
 } from "../apps.ts";
+import { keep, loadKept, tabStore } from "../kept.ts";
 import type { SignInNeed } from "../text/cluster_sign_in.ts";
 import { faultsOf, PLACES, type Texts, textsOf, valuesFrom } from "../text/form.ts";
 import { sentence } from "../text/format.ts";
@@ -29,25 +30,15 @@ import { ErrorMessage } from "./messages.tsx";
 import { Fields } from "./simulation_form.tsx";
 
 /** What was typed and is not stored stays in this tab: nothing is lost with a session. */
-const draftKey = (run: RunOf): string => `jobscribe.draft ${run.simulationId} ${run.report}`;
+const draftName = (run: RunOf): string => `values ${run.simulationId} ${run.report}`;
 
 function readDraft(run: RunOf): Texts | undefined {
-  try {
-    const found: unknown = JSON.parse(sessionStorage.getItem(draftKey(run)) ?? "null");
-    return found && typeof found === "object" ? (found as Texts) : undefined;
-  } catch {
-    return undefined;
-  }
+  const found = loadKept(tabStore(), draftName(run));
+  return found && typeof found === "object" ? (found as Texts) : undefined;
 }
 
-function writeDraft(run: RunOf, texts: Texts | undefined): void {
-  try {
-    if (texts) sessionStorage.setItem(draftKey(run), JSON.stringify(texts));
-    else sessionStorage.removeItem(draftKey(run));
-  } catch {
-    // the browser keeps nothing for this site
-  }
-}
+const writeDraft = (run: RunOf, texts: Texts | undefined): void =>
+  void keep(tabStore(), draftName(run), texts);
 
 export function ValuesForm(props: {
   app: AppInfo;

@@ -66,10 +66,16 @@ function horizontalTicks(context: Context, range: Range, width: number): number[
 
 /** Return the text, shortened where it would take more than `room` pixels. */
 export function fitted(context: Context, text: string, room: number): string {
-  let said = text;
-  if (context.measureText(said).width <= room) return said;
-  while (said && context.measureText(`${said}…`).width > room) said = said.slice(0, -1);
-  return said && `${said.trimEnd()}…`;
+  // no letter is narrower than a pixel; a canvas measures long texts slowly
+  const said = text.slice(0, Math.max(0, Math.ceil(room)) + 1);
+  if (said === text && context.measureText(said).width <= room) return said;
+  let [fits, beyond] = [0, said.length + 1];
+  while (fits + 1 < beyond) {
+    const middle = (fits + beyond) >> 1;
+    if (context.measureText(`${said.slice(0, middle)}…`).width <= room) fits = middle;
+    else beyond = middle;
+  }
+  return fits > 0 ? `${said.slice(0, fits).trimEnd()}…` : "";
 }
 
 /** Return the width of the canvas in the units in which it is drawn. */

@@ -1,6 +1,7 @@
 /** The definition of a job as readable groups, and as a form that makes a new job from it. Pure. */
 
 import type { Problem } from "./problem.ts";
+import { keptValue, withoutSecrets } from "./secrets.ts";
 
 export type Values = Record<string, unknown>;
 
@@ -166,6 +167,26 @@ export interface CloneForm {
 }
 
 const ROLE_FIELDS = ["tasks", "cpu", "memory", "gpu", "image"] as const;
+
+const areTexts = (value: unknown, keys: readonly string[]): value is Record<string, string> =>
+  isObject(value) && keys.every((key) => typeof value[key] === "string");
+
+/** Return whether a value is the form of a job, also one that an older page has kept. */
+export const isCloneForm = (value: unknown): value is CloneForm =>
+  areTexts(value, ["name", "timeLimit", "queue", "priority", "data"]) &&
+  ["string", "object"].includes(typeof value.text) &&
+  Array.isArray(value.roles) &&
+  value.roles.every((role) => areTexts(role, ["role", "command", ...ROLE_FIELDS])) &&
+  Array.isArray(value.env) &&
+  value.env.every((pair) => Array.isArray(pair) && areTexts({ ...pair }, ["0", "1"]));
+
+/** Return a form without values that look like secrets. */
+export function keptForm(form: CloneForm): CloneForm {
+  const roles = form.roles.map((role) => ({ ...role, command: withoutSecrets(role.command) }));
+  const env = form.env.map(([name, value]): [string, string] => [name, keptValue(name, value)]);
+  const text = form.text === null ? null : withoutSecrets(form.text);
+  return { ...form, roles, env, text, data: withoutSecrets(form.data) };
+}
 
 const asText = (value: unknown): string =>
   value === undefined || value === null ? "" : String(value);

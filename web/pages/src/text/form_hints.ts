@@ -8,9 +8,18 @@ import {
   type Form,
   type Options,
   type Partition,
+  type RoleField,
 } from "./job_form.ts";
 
 export type Hints = { [name in Field]?: string | undefined };
+
+/** Of the fields that only roles have. */
+export const ROLE_HINTS: { [name in RoleField]?: string } = {
+  name: "Letters and digits.",
+  tasks: "Default: 1.",
+  failed: "Failed tasks. Default: 1; or never.",
+  succeeded: "Succeeded tasks. Default: all tasks have ended.",
+};
 
 const MIB = 1_048_576;
 
@@ -66,6 +75,7 @@ export function hints(form: Form, options: Options | undefined): Hints {
     array: `0-99%10: 100 runs, 10 at once; $ARRAY_INDEX is the index. At most ${options.maxRuns.toLocaleString()} runs.`,
     env: "NAME=value, one a line. No secrets: they would be stored.",
     retries: "After a failure of the program. Default: 0.",
+    platform: "After a lost machine or a signal from outside. Default: 0, or 3 with Retries.",
     tags: `Separated by commas, at most ${options.maxTags}.`,
   };
 }

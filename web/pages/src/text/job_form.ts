@@ -5,7 +5,21 @@
 
 import type { Problem } from "./problem.ts";
 
-export interface Form {
+/** A kind of tasks of a job with roles. failed, succeeded: how many ended tasks decide the attempt. */
+export interface Role {
+  name: string;
+  command: string;
+  tasks: string;
+  cores: string;
+  memory: string;
+  gpus: string;
+  image: string;
+  failed: string;
+  succeeded: string;
+}
+export type RoleField = keyof Role;
+
+interface Texts {
   name: string;
   command: string;
   queue: string;
@@ -20,9 +34,27 @@ export interface Form {
   array: string;
   env: string;
   retries: string;
+  platform: string;
   tags: string;
 }
-export type Field = keyof Form;
+/** roles: of a job with several kinds of tasks, in place of command, cores, memory, GPUs and image. */
+export interface Form extends Texts {
+  roles: Role[];
+}
+/** A field of the job, or of the role with this number. */
+export type Field = keyof Texts | `${number} ${RoleField}`;
+
+export const EMPTY_ROLE: Role = {
+  name: "",
+  command: "",
+  tasks: "",
+  cores: "",
+  memory: "",
+  gpus: "",
+  image: "",
+  failed: "",
+  succeeded: "",
+};
 
 export const EMPTY: Form = {
   name: "",
@@ -39,7 +71,9 @@ export const EMPTY: Form = {
   array: "",
   env: "",
   retries: "",
+  platform: "",
   tags: "",
+  roles: [],
 };
 
 export interface Driver {
@@ -124,23 +158,82 @@ export function variables(text: string): Record<string, string> {
 
 export const words = (text: string): string[] => text.split(/[\s,]+/).filter((word) => word !== "");
 
+/** Return the form with a further role; the fields of the job become its first one. */
+export function withRole(form: Form): Role[] {
+  const { command, cores, memory, gpus, image } = form;
+  const first = { ...EMPTY_ROLE, name: "main", command, cores, memory, gpus, image };
+  const roles = form.roles.length ? form.roles : [first];
+  return [...roles, { ...EMPTY_ROLE, name: roles.length === 1 ? "worker" : "" }];
+}
+
+/** Return the change that removes a role; the last one becomes the fields of the job again. */
+export function withoutRole(form: Form, index: number): Partial<Form> {
+  const roles = form.roles.filter((_, n) => n !== index);
+  if (roles.length > 0) return { roles };
+  const { command, cores, memory, gpus, image } = form.roles[index] ?? EMPTY_ROLE;
+  return { roles, command, cores, memory, gpus, image };
+}
+
+/** Return the keys of the roles in the description. One that is there already gets an invalid name. */
+export function roleKeys(roles: Role[]): string[] {
+  const found: string[] = [];
+  for (const { name } of roles) {
+    const key = name.trim();
+    found.push(found.includes(key) ? `${key}~${found.length + 1}` : key);
+  }
+  return found;
+}
+
+/** Return the commands of all kinds of tasks. */
+export const commandsOf = (form: Form): string[] =>
+  form.roles.length ? form.roles.map((role) => role.command) : [form.command];
+
+const never = (text: string): string | number | null =>
+  /^(never|null)$/i.test(text.trim()) ? null : value(text);
+
+function roleOf(role: Role): Record<string, unknown> {
+  const { tasks, cores, memory, gpus, image, failed, succeeded } = role;
+  return {
+    ...given({ tasks, cpu: cores, memory, gpu: gpus, image }),
+    ...(failed.trim() ? { minFailed: never(failed) } : {}),
+    ...(succeeded.trim() ? { minSucceeded: never(succeeded) } : {}),
+    command: role.command,
+  };
+}
+
+/** Return commands and resources of a job, in roles if it has or needs them. */
+function tasksOf(form: Form, onCluster: boolean): Record<string, unknown> {
+  const { cores, memory, gpus, image, command, roles } = form;
+  if (roles.length) {
+    const keys = roleKeys(roles);
+    return { roles: Object.fromEntries(roles.map((role, n) => [keys[n], roleOf(role)])) };
+  }
+  const task = onCluster ? {} : given({ cpu: cores, memory, gpu: gpus, image });
+  return Object.keys(task).length ? { roles: { main: { ...task, command } } } : { command };
+}
+
+function retryOf({ retries, platform }: Form): Record<string, unknown> {
+  // a command line has no retries, so that they are wanted by name
+  if (!retries.trim() && !platform.trim()) return { count: 0, platform: 0 };
+  return { count: value(retries.trim() || "0"), ...given({ platform }) };
+}
+
 /** Return the job description of a form. */
 export function descriptionOf(form: Form, options: Options | undefined): Record<string, unknown> {
   const onCluster = driverOf(form, options)?.cluster === true;
-  const { cores, memory, gpus, image, cluster, partition } = form;
-  const batch = onCluster ? given({ cluster, partition, cores, memory, gpus }) : {};
-  const task = onCluster ? {} : given({ cpu: cores, memory, gpu: gpus, image });
+  const { cores, memory, gpus, cluster, partition } = form;
+  const size = form.roles.length ? {} : { cores, memory, gpus };
+  const batch = onCluster ? given({ cluster, partition, ...size }) : {};
   const env = variables(form.env);
-  const { command } = form;
+  const [command = ""] = commandsOf(form);
   return {
     name: form.name.trim() || suggestedName(command),
     ...given({ driver: form.driver, queue: form.queue, timeLimit: form.time }),
     ...(form.array.trim() ? { array: form.array.trim() } : {}),
     ...(Object.keys(env).length ? { env } : {}),
-    // a command line has no retries, so that they are wanted by name
-    retry: form.retries.trim() ? { count: value(form.retries) } : { count: 0, platform: 0 },
+    retry: retryOf(form),
     ...(Object.keys(batch).length ? { batch } : {}),
-    ...(Object.keys(task).length ? { roles: { main: { ...task, command } } } : { command }),
+    ...tasksOf(form, onCluster),
   };
 }
 
@@ -159,17 +252,41 @@ const FIELDS: [RegExp, Field][] = [
   [/^timeLimit/, "time"],
   [/^array/, "array"],
   [/^env/, "env"],
+  [/^retry\.platform/, "platform"],
   [/^retry/, "retries"],
 ];
+const ROLE_FIELDS: Record<string, RoleField> = {
+  command: "command",
+  tasks: "tasks",
+  cpu: "cores",
+  memory: "memory",
+  gpu: "gpus",
+  image: "image",
+  minFailed: "failed",
+  minSucceeded: "succeeded",
+};
 
 /** Return the field that a problem of the description concerns; undefined: the whole job. */
-export const fieldOf = (problem: Problem): Field | undefined =>
-  FIELDS.find(([pattern]) => pattern.test(problem.path ?? ""))?.[1];
+export function fieldOf(problem: Problem, roles: Role[] = []): Field | undefined {
+  const path = problem.path ?? "";
+  const at = roleKeys(roles).findIndex(
+    (key) => path === `roles.${key}` || path.startsWith(`roles.${key}.`),
+  );
+  if (at >= 0) {
+    const key = path.slice(`roles.${roleKeys(roles)[at]}.`.length).split(/\W/)[0] ?? "";
+    return `${at} ${ROLE_FIELDS[key] ?? "name"}`;
+  }
+  if (roles.length && path.startsWith("roles")) return "0 name";
+  return FIELDS.find(([pattern]) => pattern.test(path))?.[1];
+}
 
-export function byField(problems: Problem[]): Map<Field | undefined, Problem[]> {
+export function byField(
+  problems: Problem[],
+  roles: Role[] = [],
+): Map<Field | undefined, Problem[]> {
   const found = new Map<Field | undefined, Problem[]>();
   for (const problem of problems) {
-    const field = fieldOf(problem);
+    const field = fieldOf(problem, roles);
     found.set(field, [...(found.get(field) ?? []), problem]);
   }
   return found;

@@ -9,6 +9,8 @@ const BETWEEN = /["']?[ \t]*[:=][ \t]*/y;
 const BLANKS = /[ \t]+/y;
 const VALUE = /"(?:[^"\\]|\\.)*"?|'[^']*'?|(?:(?:Bearer|Basic) +)?[^\s,}\]]+/y;
 const ADDRESS = /(\b\w{1,20}:\/\/)[^\s/@'"]{1,512}@/gu;
+/** The place of a value that the server does not show. */
+const WITHHELD = /^"?@WITHHELD:[A-Za-z_]\w*@"?$/;
 /** A key whose value is in the lines below it. */
 const BLOCK = /^(.{1,200}?):[ \t]*(?:[|>][+-]?\d*|[{[])?$/;
 
@@ -38,6 +40,10 @@ export function withoutSecrets(text: string): string {
   return lines.join("\n");
 }
 
+/** Return the value of a variable with this name as a browser may keep it. */
+export const keptValue = (name: string, value: string): string =>
+  SECRET.test(name) && !WITHHELD.test(value) ? "" : withoutSecrets(value);
+
 function withoutValues(line: string): string {
   if (!SECRET.test(line)) return line;
   let out = "";
@@ -54,7 +60,7 @@ function withoutValues(line: string): string {
     out += between;
     at += between.length;
     const value = match(VALUE, line, at);
-    if (value === undefined) continue;
+    if (value === undefined || WITHHELD.test(value)) continue;
     out += value.startsWith('"') ? '""' : "";
     at += value.length;
   }

@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError, data } from "../../api.ts";
 import { now } from "../../clock.ts";
+import { useKept } from "../../kept.ts";
 import { loadMe } from "../../me.ts";
 import { ago, sentence } from "../../text/format.ts";
 import type { DrainRow } from "../../text/site.ts";
@@ -83,10 +84,11 @@ function DrainDialog(props: {
   onClose: () => void;
   onDone: () => void;
 }): JSX.Element {
-  const [reason, setReason] = useState("");
   const { place, onClose, onDone } = props;
+  const [reason, setReason, forget] = useKept(`drain ${place.driver} ${place.host}`);
   const submit = (event: Event): void => {
     event.preventDefault();
+    forget();
     onClose();
     void change(place, true, reason.trim(), onDone);
   };

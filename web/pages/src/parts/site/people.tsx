@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError, data } from "../../api.ts";
 import { now } from "../../clock.ts";
+import { useKept } from "../../kept.ts";
 import { useRemote } from "../../remote.ts";
 import { ago, duration, moment, plural, sentence } from "../../text/format.ts";
 import { Dialog } from "../dialog.tsx";
@@ -206,9 +207,10 @@ function RevokeDialog(props: {
   onClose: () => void;
   onDone: () => void;
 }): JSX.Element {
-  const [reason, setReason] = useState("");
+  const [reason, setReason, forget] = useKept(`revoke ${props.token.id}`);
   const submit = (event: Event): void => {
     event.preventDefault();
+    forget();
     props.onClose();
     void revoke(props.token, reason.trim(), props.onDone);
   };

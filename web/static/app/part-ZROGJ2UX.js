@@ -1,1 +1,0 @@
-import{I as l}from"./part-UB4LOTMZ.js";function n(e){return l("section",{class:"scroll",tabIndex:0,"aria-label":e.label,children:e.children})}export{n as a};
