@@ -182,6 +182,7 @@ function JobTab(props: {
           active={!status.over}
           view={view}
           tasks={tasks?.tasks ?? NO_TASKS}
+          attempts={(tasks?.attempts ?? []).map((a) => a.number)}
           onChange={onChange}
         />
       )}
