@@ -40,8 +40,11 @@ DROP = """(text) => {
 }"""
 PASTE = """(length) => {
   const data = new DataTransfer();
-  data.setData("text/plain", "a".repeat(length));
-  const event = new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true});
+  const text = "a".repeat(length);
+  data.setData("text/plain", text);
+  // Chromium reads clipboardData; Firefox reads the other two
+  const given = {clipboardData: data, data: text, dataType: "text/plain"};
+  const event = new ClipboardEvent("paste", {...given, bubbles: true, cancelable: true});
   return document.querySelector(".editor textarea").dispatchEvent(event);
 }"""
 SELECTED = """() => {

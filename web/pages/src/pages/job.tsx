@@ -175,7 +175,13 @@ function JobTab(props: {
         />
       )}
       {view.tab === "tasks" && <TasksTable reply={tasks} view={view} jid={jid} />}
-      {view.tab === "timeline" && <Timeline jid={jid} position={status.position} />}
+      {view.tab === "timeline" && (
+        <Timeline
+          jid={jid}
+          position={status.position}
+          reason={status.state === "pending" ? (status.jobStatusMessage ?? undefined) : undefined}
+        />
+      )}
       {view.tab === "usage" && (
         <Resources
           jid={jid}

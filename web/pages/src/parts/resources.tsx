@@ -115,7 +115,7 @@ export function Resources(props: {
           ))}
         </div>
       ) : (
-        <p class="plot-empty">{noPlots(active, nothing)}</p>
+        <p class="plot-empty">{noPlots(active, nothing, isBatch(definition.data))}</p>
       )}
       {drawn && !plots.some((p) => p.title === NETWORK) && (
         <p class="soft">
@@ -128,7 +128,14 @@ export function Resources(props: {
   );
 }
 
-function noPlots(active: boolean, nothing: boolean): string {
+const isBatch = (reply: DefinitionReply | undefined): boolean =>
+  reply?.definition.driver === "sbatch" || "batch" in (reply?.definition ?? {});
+
+function noPlots(active: boolean, nothing: boolean, batch: boolean): string {
+  if (batch)
+    return active
+      ? "Not measured over time on a cluster. The peak of memory is known when the job has ended."
+      : "No values over time: they are not measured on a cluster.";
   if (active) return "The first values arrive a few seconds after the start.";
   return nothing ? "No usage is known." : "No values over time are kept of this attempt.";
 }
