@@ -705,9 +705,12 @@ class AsyncClient:
         series: bool = False,
         role: str | None = None,
         index: int | None = None,
+        attempt: int = 0,
     ) -> dict[str, Any]:
         """Return the resource usage of the current run: {"job", "roles", "tasks"}."""
-        return await self._do(for_user(requests.job_metrics, jid, serial, series, role, index))
+        return await self._do(
+            for_user(requests.job_metrics, jid, serial, series, role, index, attempt)
+        )
 
     async def usage(
         self,

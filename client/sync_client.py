@@ -824,13 +824,14 @@ class Client:
         series: bool = False,
         role: str | None = None,
         index: int | None = None,
+        attempt: int = 0,
     ) -> dict[str, Any]:
         """Return the resource usage of the current run: {"job", "roles", "tasks"}.
 
-        See docs/metrics.md. series: also as time series, for this role and index if given; fewer
+        See docs/metrics.md. attempt: 0 is the latest. series: also as time series, for this role and index if given; fewer
         tasks have a finer resolution.
         """
-        return self._do(for_user(requests.job_metrics, jid, serial, series, role, index))
+        return self._do(for_user(requests.job_metrics, jid, serial, series, role, index, attempt))
 
     def usage(
         self,

@@ -28,6 +28,7 @@ async def cluster_status(cluster: Cluster, user: str, run: Run) -> ClusterStatus
             cluster=cluster.name, at=time.time(), scheduler="unreachable", detail=outage[:_DETAIL]
         )
     kinds = await run(output_parser.nodes(), "", cluster.call_secs)
+    states = await run(output_parser.node_states(), "", cluster.call_secs)
     associations = await run(output_parser.associations(user), "", cluster.call_secs)
     version = await run(output_parser.slurm_version(), "", cluster.call_secs)
     accounts, qos = (
@@ -42,7 +43,11 @@ async def cluster_status(cluster: Cluster, user: str, run: Run) -> ClusterStatus
         scheduler="up",
         detail=(_outage(kinds) or "")[:_DETAIL],
         version=output_parser.version(version.out),
-        partitions=output_parser.parse_partitions(shown.out, kinds.out if kinds.code == 0 else ""),
+        partitions=output_parser.parse_partitions(
+            shown.out,
+            kinds.out if kinds.code == 0 else "",
+            states.out if states.code == 0 else "",
+        ),
         accounts=accounts or None,
         qos=qos or None,
     )

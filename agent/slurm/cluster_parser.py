@@ -4,8 +4,11 @@ accounts, QOS, Slurm version.
 
 import re
 
-from ...protocol.clusters.batch import Partition
-from .command_lines import NODE_FIELDS, SEPARATOR
+import msgspec
+
+from ...protocol.clusters.batch import NodeGroup, Partition
+from ...protocol.ids import printable
+from .command_lines import NODE_FIELDS, NODE_STATE_FIELDS, SEPARATOR
 from .value_formats import parse_duration
 
 _PAIR = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z0-9_]*)=(\S*)")
@@ -14,6 +17,8 @@ _VERSION = re.compile(r"(?:^|\n)\s*slurm(?:-wlm)?\s+([0-9][0-9A-Za-z.~+-]{0,40})
 _WORD = 256
 #: Upper limit for partitions, accounts and QOS that are reported.
 _MOST = 500
+#: Upper limits for the states of nodes in one partition, and for the length of a reason.
+_GROUPS, _REASON = 20, 300
 
 
 class _NodeKinds:
@@ -26,9 +31,9 @@ class _NodeKinds:
         self.gpus: int | None = None
 
 
-def parse_partitions(shown: str, kinds: str) -> tuple[Partition, ...]:
-    """Parse partitions. shown: output of `scontrol -o show partition`. kinds: output of sinfo in
-    our format.
+def parse_partitions(shown: str, kinds: str, states: str = "") -> tuple[Partition, ...]:
+    """Parse partitions. shown: output of `scontrol -o show partition`. kinds, states: output of
+    sinfo in our two formats.
 
     If scontrol lists no partition, the result comes from sinfo alone.
     """
@@ -46,7 +51,30 @@ def parse_partitions(shown: str, kinds: str) -> tuple[Partition, ...]:
             name: _partition_from_sinfo(name, have[name], up=up, default=default)
             for name, (up, default) in _sinfo_states(kinds).items()
         }
-    return tuple(found.values())[:_MOST]
+    groups = _parse_node_states(states)
+    return tuple(
+        msgspec.structs.replace(p, node_groups=groups.get(p.name, ()))
+        for p in tuple(found.values())[:_MOST]
+    )
+
+
+def _parse_node_states(text: str) -> dict[str, tuple[NodeGroup, ...]]:
+    found: dict[str, dict[tuple[str, str], int]] = {}
+    for line in text.split("\n"):
+        fields = [f.strip() for f in line.split(SEPARATOR, NODE_STATE_FIELDS - 1)]
+        if len(fields) < NODE_STATE_FIELDS or not (count := _count(fields[1])):
+            continue
+        name, state, reason = fields[0].rstrip("*"), fields[2].lower()[:_WORD], fields[3]
+        reason = "" if reason.lower() in ("none", "(null)") else printable(reason)[:_REASON]
+        groups = found.setdefault(name, {})
+        groups[state, reason] = groups.get((state, reason), 0) + count
+    return {
+        name: tuple(
+            NodeGroup(state=state, nodes=count, reason=reason)
+            for (state, reason), count in groups.items()
+        )[:_GROUPS]
+        for name, groups in found.items()
+    }
 
 
 def _partition(name: str, pairs: dict[str, str], kind: _NodeKinds) -> Partition:
@@ -54,6 +82,7 @@ def _partition(name: str, pairs: dict[str, str], kind: _NodeKinds) -> Partition:
         name=name,
         default=pairs.get("Default", "").upper() == "YES",
         up=pairs.get("State", "UP").upper() == "UP",
+        state="" if (state := pairs.get("State", "UP").upper()) == "UP" else state[:_WORD],
         nodes=_count(pairs.get("TotalNodes", "")) if "TotalNodes" in pairs else kind.nodes or None,
         max_nodes=_count(pairs.get("MaxNodes", "")),
         min_nodes=_count(pairs.get("MinNodes", "")) or None,

@@ -131,6 +131,9 @@ ACCOUNT_NAMES = (
 #: Fields: partition; number of nodes, cores, memory, GPUs; availability. One line per kind of node.
 _NODES = SEPARATOR.join(("%P", "%D", "%c", "%m", "%G", "%a"))
 NODE_FIELDS = _NODES.count(SEPARATOR) + 1
+#: Fields: partition, number of nodes, their state, the reason for it.
+_NODE_STATES = SEPARATOR.join(("%P", "%D", "%T", "%E"))
+NODE_STATE_FIELDS = _NODE_STATES.count(SEPARATOR) + 1
 
 
 def _with_plain_output(unset: Sequence[str], *command: str) -> list[str]:
@@ -253,6 +256,13 @@ def partitions() -> list[str]:
 def nodes() -> list[str]:
     """List the partitions that this user may see, with the resources of their nodes."""
     return _with_plain_output(_SINFO_UNSET, "sinfo", "--noheader", "--exact", f"--format={_NODES}")
+
+
+def node_states() -> list[str]:
+    """List how many nodes of each partition are in which state, and why."""
+    return _with_plain_output(
+        _SINFO_UNSET, "sinfo", "--noheader", "--exact", f"--format={_NODE_STATES}"
+    )
 
 
 def associations(user: str) -> list[str]:

@@ -30,7 +30,10 @@ _CLEAR = "\x1b[H\x1b[2J"
 )
 @click.option("--sums", is_flag=True, help="Only totals, without the single tasks.")
 @click.option("--series", is_flag=True, help="With the time series of each task (requires --json).")
-def metrics(name: str, watch: bool, sums: bool, series: bool) -> None:
+@click.option(
+    "--attempt", type=click.IntRange(1), metavar="N", help="Attempt number (default: the latest)."
+)
+def metrics(name: str, watch: bool, sums: bool, series: bool, attempt: int | None) -> None:
     """Show the resource usage of a job's tasks, with means and sums per role and for the job.
 
     100 % of CPU is one core. `n/a` means unknown, which is not 0; (2/3) means that two of three
@@ -41,8 +44,10 @@ def metrics(name: str, watch: bool, sums: bool, series: bool) -> None:
     if series and not s.screen.json:
         raise click.UsageError("--series requires --json")
     if not watch:
-        _show(s, _fetch(s, jid, series), sums)
+        _show(s, _fetch(s, jid, series, attempt or 0), sums)
         return
+    if attempt is not None:
+        raise click.UsageError("--watch follows the latest attempt; omit --attempt")
     try:
         _watch(s, jid, sums, series)
     except KeyboardInterrupt:
@@ -51,7 +56,7 @@ def metrics(name: str, watch: bool, sums: bool, series: bool) -> None:
 
 def _watch(s: Session, jid: str, sums: bool, series: bool) -> None:
     while True:
-        answer = _fetch(s, jid, series)
+        answer = _fetch(s, jid, series, 0)
         if s.screen.json:
             s.screen.record({"schema": "jobscribe.job.metrics/1", **answer})
         else:
@@ -63,8 +68,8 @@ def _watch(s: Session, jid: str, sums: bool, series: bool) -> None:
         time.sleep(INTERVAL_SECS)
 
 
-def _fetch(s: Session, jid: str, series: bool) -> dict[str, Any]:
-    return s.client_for(jid).metrics(jid, series=series)
+def _fetch(s: Session, jid: str, series: bool, attempt: int) -> dict[str, Any]:
+    return s.client_for(jid).metrics(jid, series=series, attempt=attempt)
 
 
 def _show(s: Session, answer: dict[str, Any], sums: bool) -> None:

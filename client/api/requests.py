@@ -281,10 +281,22 @@ def job_core(request: JobCore) -> Call:
 
 
 def job_metrics(
-    uid: str, jid: str, serial: int, series: bool, role: str | None, index: int | None
+    uid: str,
+    jid: str,
+    serial: int,
+    series: bool,
+    role: str | None,
+    index: int | None,
+    attempt: int,
 ) -> Call:
     request = JobMetrics(
-        uid=uid, compute_jid=jid, compute_job_serial=serial, series=series, role=role, index=index
+        uid=uid,
+        compute_jid=jid,
+        compute_job_serial=serial,
+        attempt=attempt,
+        series=series,
+        role=role,
+        index=index,
     )
     return _post("job-metrics", request)
 

@@ -631,7 +631,7 @@ class RunText(_Request, frozen=True, kw_only=True):
 
 class JobMetrics(_Request, frozen=True, kw_only=True):
     """Return the resource usage of the tasks of the current run (refused if that run has another
-    serial; 0: any).
+    serial; 0: any). attempt: 0 is the latest.
 
     series: include the usage over time, at least for the tasks of this role and index. Fewer tasks
     give a finer resolution.
@@ -640,6 +640,7 @@ class JobMetrics(_Request, frozen=True, kw_only=True):
     uid: Uid
     compute_jid: ComputeJid
     compute_job_serial: KnownSerial = 0
+    attempt: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     series: bool = False
     role: Role | None = None
     index: Index | None = None

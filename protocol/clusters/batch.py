@@ -182,15 +182,28 @@ class BatchState(_Part, frozen=True, kw_only=True, omit_defaults=True):
         return self.state in (SlurmState.PENDING, SlurmState.REQUEUED, SlurmState.REQUEUE_HOLD)
 
 
+class NodeGroup(_Part, frozen=True, kw_only=True):
+    """The nodes of a partition with one state. state: in Slurm's word, such as `idle` or `drained*`.
+    reason: why an operator or Slurm took them out of use.
+    """
+
+    state: Word
+    nodes: int
+    reason: Sentence = ""
+
+
 class Partition(_Part, frozen=True, kw_only=True):
     """The limits of a partition as Slurm reports them. None: no limit, or not reported.
 
-    time_limit_secs: the maximum. default_secs: the limit of jobs that request none.
+    time_limit_secs: the maximum. default_secs: the limit of jobs that request none. state: Slurm's
+    word if it is not UP, such as DRAIN. node_groups: empty if Slurm does not tell them.
     """
 
     name: Word
     default: bool = False
     up: bool = True
+    state: Word = ""
+    node_groups: tuple[NodeGroup, ...] = ()
     nodes: int | None = None
     max_nodes: int | None = None
     min_nodes: int | None = None

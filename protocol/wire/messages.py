@@ -643,7 +643,8 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
     cpu_percent: since the previous sample; 100 is one core. memory_bytes: now, shared pages counted
     once. cpu_secs, read_bytes, written_bytes: since its start. gpu_percent: the current mean of its
-    GPUs.
+    GPUs. received_bytes, sent_bytes: over networks of its own, since its start; a process shares the
+    network of its machine, and nobody counts what is its own.
     """
 
     token: Token
@@ -656,6 +657,8 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     processes: Offset | None
     gpu_percent: Span | None
     gpu_memory_bytes: Offset | None
+    received_bytes: Offset | None = None
+    sent_bytes: Offset | None = None
 
 
 class Samples(_Message, frozen=True, kw_only=True, tag="samples"):

@@ -62,6 +62,7 @@ from .registry_logins import RegistryLogins
 from .request_validation import check_spec
 from .search.command_summaries import CommandSummaries
 from .search.search_slots import SearchSlots
+from .shared_statuses import SharedStatuses
 from .why_facts import files_of, partition_of
 
 #: Number of attempts in a reply: the latest ones.
@@ -116,6 +117,7 @@ class RunService:
             now,
         )
         self.progress = progress
+        self.shared_statuses = SharedStatuses(self.describe, progress)
         self.user_root, self.apps, self.drivers, self.evidence_root = (
             user_root,
             apps,

@@ -32,6 +32,7 @@ from ..core.interface.drains import SITE, Drains
 from ..core.status.run_status import missing
 from ..engine.decision_loop import DurableJob
 from ..runs.service import RunService
+from ..runs.shared_statuses import LOOKED_SECS
 from .job_changes import JobChanges
 from .output_tail import Piece, Tail, TailPosition
 
@@ -460,20 +461,23 @@ class Reader:
             entry = self._durable(jid)
             if entry is None or not entry.job.busy:
                 del self._sent[jid]
-            elif _volatile_fields(self._runs.describe(entry)) != look:
+            elif self._looks(entry) != look:
                 yield self._status(jid, None)
 
     def _status(self, jid: str, id_: str | None) -> bytes:
         entry = self._durable(jid)
         if entry is None:
             return _event("status", id_, missing(jid, "noRun"))
-        reply = self._runs.describe(entry)
+        reply, encoded = self._runs.shared_statuses.of(entry)
         self._sent.pop(jid, None)
         if not reply["over"]:
             self._sent[jid] = entry.position, _volatile_fields(reply)
             while len(self._sent) > max(CHECKED, len(self._named)):
                 del self._sent[next(iter(self._sent))]
-        return _event("status", id_, reply)
+        return _event("status", id_, msgspec.Raw(encoded))
+
+    def _looks(self, entry: DurableJob) -> Any:
+        return _volatile_fields(self._runs.shared_statuses.of(entry, LOOKED_SECS)[0])
 
     def _durable(self, jid: str) -> DurableJob | None:
         """Return the job, or None if it does not exist or the reader may not see it."""

@@ -5,6 +5,7 @@ Values are kept for every live task, and for the most recently finished runs wit
 Permanent values are in the exits.
 """
 
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from .time_series import MAX_POINTS, Series
 #: Maximum points (72 bytes each) of all live tasks, and minimum points of each: with many tasks
 #: each has fewer points.
 LIVE_POINTS, FEWEST_POINTS = 400_000, 16
-#: Maximum points of finished tasks, and the fixed cost of a task in points.
+#: Maximum points of tasks of finished attempts, and the fixed cost of a task in points.
 OVER_POINTS, TASK_POINTS = 200_000, 16
 #: Older samples are not current. Agents with much to sample report once a minute.
 STALE_SECS = 90.0
@@ -33,8 +34,8 @@ class UsageSamples:
     def __init__(self, engine: Engine, counters: Counters, mono: Callable[[], float]) -> None:
         self._engine, self._counters, self._mono = engine, counters, mono
         self._live: dict[str, dict[Token, TaskUsage]] = {}
-        #: Jobs without live tasks, in the order of their ends.
-        self._over: dict[str, dict[Token, TaskUsage]] = {}
+        #: Finished attempts of current runs by their numbers, for each job, in the order of ends.
+        self._over: dict[str, dict[int, dict[Token, TaskUsage]]] = {}
         #: Serial and attempt of each live job for which old tasks were removed last.
         self._pruned_at: dict[str, tuple[int, int]] = {}
         self._live_tasks = self._over_points = 0
@@ -57,8 +58,6 @@ class UsageSamples:
 
     def _add(self, sample: Sample) -> None:
         token, mono = sample.token, self._mono()
-        if token.jid in self._over:  # a later run or attempt has started
-            self._begin_again(token.jid)
         usages = self._live.setdefault(token.jid, {})
         usage = usages.get(token)
         if usage is None:
@@ -72,49 +71,68 @@ class UsageSamples:
             mono, sample, max(FEWEST_POINTS, min(MAX_POINTS, LIVE_POINTS // self._live_tasks))
         )
 
-    def _begin_again(self, jid: str) -> None:
-        self._live[jid] = usages = self._over.pop(jid)
-        self._over_points -= _points(usages)
-        self._live_tasks += len(usages)
-
     def settle(self, job: Job) -> None:
-        """Handle a durable change of a job: forget all tasks except live ones and tasks of the last
-        attempt.
+        """Handle a durable change of a job: tasks of finished attempts are kept as long as there is
+        room, tasks of earlier runs are forgotten.
         """
-        usages = self._live.get(job.jid) or self._over.get(job.jid)
-        run = job.run
-        if usages is None or run is None:
+        run, jid = job.run, job.jid
+        if run is None or (jid not in self._live and jid not in self._over):
             return
         now, busy = (run.serial, len(run.attempts)), job.busy
-        if busy and self._pruned_at.get(job.jid) == now:
-            return  # same run and attempt: nothing to forget yet
-        wanted = {
-            t.token for t in (*job.live_tasks(), *(run.attempts[-1].tasks if run.attempts else ()))
-        }
-        kept = {token: usage for token, usage in usages.items() if token in wanted}
-        self._forget(job.jid)
-        if kept and busy:
-            self._live[job.jid], self._pruned_at[job.jid] = kept, now
+        if busy and self._pruned_at.get(jid) == now:
+            return  # same run and attempt: nothing to move yet
+        last = {t.token for t in (run.attempts[-1].tasks if busy and run.attempts else ())}
+        wanted = last | {t.token for t in job.live_tasks()}
+        usages = self._forget_live(jid)
+        if kept := {token: usage for token, usage in usages.items() if token in wanted}:
+            self._live[jid], self._pruned_at[jid] = kept, now
             self._live_tasks += len(kept)
-        elif kept:
-            self._over[job.jid] = kept
-            self._over_points += _points(kept)
-            while self._over_points > OVER_POINTS:
-                self._forget(next(iter(self._over)))
+        ended = {t: u for t, u in usages.items() if t not in wanted and t.serial == run.serial}
+        self._keep(jid, run.serial, ended)
 
-    def _forget(self, jid: str) -> None:
+    def _keep(self, jid: str, serial: int, ended: dict[Token, TaskUsage]) -> None:
+        """Keep these tasks of the run, and forget those of another run."""
+        attempts = self._forget_over(jid)
+        attempts = {
+            n: found for n, found in attempts.items() if next(iter(found)).serial == serial
+        }
+        for token, usage in ended.items():
+            attempts.setdefault(token.attempt, {})[token] = usage
+        if attempts:
+            self._over[jid] = attempts
+            self._over_points += sum(map(_points, attempts.values()))
+        while self._over_points > OVER_POINTS:
+            self._forget_attempt(next(iter(self._over)))
+
+    def _forget_attempt(self, jid: str) -> None:
+        """Forget the oldest attempt that is kept of this job."""
+        attempts = self._over[jid]
+        self._over_points -= _points(attempts.pop(min(attempts)))
+        if not attempts:
+            del self._over[jid]
+
+    def _forget_live(self, jid: str) -> dict[Token, TaskUsage]:
         self._pruned_at.pop(jid, None)
-        if jid in self._live:
-            self._live_tasks -= len(self._live.pop(jid))
-        if jid in self._over:
-            self._over_points -= _points(self._over.pop(jid))
+        usages = self._live.pop(jid, {})
+        self._live_tasks -= len(usages)
+        return usages
+
+    def _forget_over(self, jid: str) -> dict[int, dict[Token, TaskUsage]]:
+        attempts = self._over.pop(jid, {})
+        self._over_points -= sum(map(_points, attempts.values()))
+        return attempts
 
     def metrics_of(
-        self, job: Job, series: Callable[[Token], bool] = lambda token: False
+        self,
+        job: Job,
+        series: Callable[[Token], bool] = lambda token: False,
+        attempt: int = 0,
     ) -> dict[str, Any]:
         """See `job_metrics`."""
-        usage = self._live.get(job.jid) or self._over.get(job.jid) or {}
-        return job_metrics(job, usage, self._mono() - STALE_SECS, series)
+        number = attempt or (job.run.attempt if job.run is not None else 0)
+        over = self._over.get(job.jid, {}).get(number, {})
+        usage = ChainMap(self._live.get(job.jid, {}), over)
+        return job_metrics(job, usage, self._mono() - STALE_SECS, series, attempt)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of entries in memory."""
@@ -152,6 +170,8 @@ def _grow(usage: TaskUsage, sample: Sample) -> None:
     usage.cpu_secs = largest(usage.cpu_secs, sample.cpu_secs)
     usage.read_bytes = largest(usage.read_bytes, sample.read_bytes)
     usage.written_bytes = largest(usage.written_bytes, sample.written_bytes)
+    usage.received_bytes = largest(usage.received_bytes, sample.received_bytes)
+    usage.sent_bytes = largest(usage.sent_bytes, sample.sent_bytes)
     usage.peak_cpu = largest(usage.peak_cpu, sample.cpu_percent)
     usage.peak_memory = largest(usage.peak_memory, sample.memory_bytes)
     usage.peak_processes = largest(usage.peak_processes, sample.processes)

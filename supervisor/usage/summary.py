@@ -12,6 +12,7 @@ import msgspec
 
 from ...db.events.state import Job, Task
 from ...db.records import resource_usage
+from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.wire.messages import Sample
 from .time_series import NAMES, Series
@@ -25,7 +26,7 @@ NOW = (
     "gpuPercent",
     "gpuMemoryBytes",
 )
-ADDED = ("cpuSecs", "readBytes", "writtenBytes")
+ADDED = ("cpuSecs", "readBytes", "writtenBytes", "receivedBytes", "sentBytes")
 PEAK = (
     "meanCpuPercent",
     "peakCpuPercent",
@@ -50,6 +51,8 @@ class TaskUsage(msgspec.Struct, kw_only=True):
     cpu_secs: float | None = None
     read_bytes: float | None = None
     written_bytes: float | None = None
+    received_bytes: float | None = None
+    sent_bytes: float | None = None
     peak_cpu: float | None = None
     peak_memory: float | None = None
     peak_processes: float | None = None
@@ -61,12 +64,20 @@ def job_metrics(
     usage: Mapping[Token, TaskUsage],
     heard_since: float,
     series: Callable[[Token], bool] = lambda token: False,
+    attempt: int = 0,
 ) -> dict[str, Any]:
-    """Return the usage of the last attempt of the current run. heard_since: older samples are not
-    current. series: selects tasks whose points are included.
+    """Return the usage of an attempt of the current run. heard_since: older samples are not
+    current. series: selects tasks whose points are included. attempt: 0 is the latest.
+
+    Raises Refusal("notFound").
     """
     run = job.run
-    tasks = run.attempts[-1].tasks if run is not None and run.attempts else ()
+    wanted = attempt or (run.attempt if run is not None else 0)
+    found = [a for a in run.attempts if a.number == wanted] if run is not None else []
+    if attempt and not found:
+        advice = {"advice": "'jobscribe job tasks JOB' lists the attempts"}
+        raise Refusal("notFound", f"the run has no attempt {attempt}", advice)
+    tasks = found[0].tasks if found else ()
     shown = {t.token for t in tasks if series(t.token)}
     each = SERIES_POINTS // max(1, len(shown))
     rows = [
@@ -77,7 +88,7 @@ def job_metrics(
         "computeJid": job.jid,
         "computeJobSerial": run.serial if run else None,
         "state": job.status,
-        "attempt": run.attempts[-1].number if run is not None and run.attempts else 0,
+        "attempt": wanted,
         "job": _together(rows),
         "roles": [
             {"role": name, **_together([r for r in rows if r["role"] == name])} for name in roles
@@ -124,12 +135,14 @@ def _ever(task: Task, usage: TaskUsage | None) -> dict[str, Any]:
     larger value.
     """
     sampled = (
-        (None,) * 7
+        (None,) * 9
         if usage is None
         else (
             usage.cpu_secs,
             usage.read_bytes,
             usage.written_bytes,
+            usage.received_bytes,
+            usage.sent_bytes,
             usage.peak_cpu,
             usage.peak_memory,
             usage.peak_processes,
@@ -137,8 +150,8 @@ def _ever(task: Task, usage: TaskUsage | None) -> dict[str, Any]:
         )
     )
     cpu = resource_usage.largest(sampled[0], resource_usage.cpu_secs(task.exit))
-    memory = resource_usage.largest(sampled[4], resource_usage.peak_memory_bytes(task.exit))
-    values = (cpu, *sampled[1:3], _mean_cpu(task, usage, cpu), sampled[3], memory, *sampled[5:])
+    memory = resource_usage.largest(sampled[6], resource_usage.peak_memory_bytes(task.exit))
+    values = (cpu, *sampled[1:5], _mean_cpu(task, usage, cpu), sampled[5], memory, *sampled[7:])
     return dict(zip((*ADDED, *PEAK), values, strict=True))
 
 

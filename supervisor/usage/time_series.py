@@ -15,7 +15,7 @@ from ...protocol.wire.messages import Sample
 RESOLUTION_SECS, MAX_POINTS = 10.0, 360
 #: Fields of a point: means over the interval, and newest values of counters.
 MEANS = ("cpu_percent", "memory_bytes", "processes", "gpu_percent", "gpu_memory_bytes")
-NEWEST = ("at", "cpu_secs", "read_bytes", "written_bytes")
+NEWEST = ("at", "cpu_secs", "read_bytes", "written_bytes", "received_bytes", "sent_bytes")
 _FIELDS = (*NEWEST, *MEANS)
 _WIDTH = len(_FIELDS)
 NAMES = (
@@ -23,6 +23,8 @@ NAMES = (
     "cpuSecs",
     "readBytes",
     "writtenBytes",
+    "receivedBytes",
+    "sentBytes",
     "cpuPercent",
     "memoryBytes",
     "processes",

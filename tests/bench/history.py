@@ -4,6 +4,7 @@ leaves it.
 
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from jobscribe.db.events.events import (
@@ -29,16 +30,21 @@ from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 
 
-def fill(root: Path, finished: int, running: int) -> float:
-    """Fill the root; return the seconds it took."""
+USERS = tuple(f"User{n:04d}" for n in range(50))
+
+
+def fill(root: Path, finished: int, running: int, users: Sequence[str] = USERS) -> float:
+    """Fill the root with jobs of these users, of which every thousandth has failed; return the
+    seconds it took.
+    """
     began = time.perf_counter()
     root.mkdir(mode=0o700)
     store = SqliteStore(root / "db" / "events.sqlite", lambda call: call())
     left = threading.Semaphore(0)
     for n in range(finished + running):
-        uid = f"User{n % 50:04d}"
+        uid = users[n % len(users)]
+        events = tuple(_events(uid, n, over=n < finished))
         jid = f"{uid}-{n:08d}-command"
-        events = tuple(_events(uid, f"{n:08d}", jid, over=n < finished))
         job, usage = Job(jid=jid), list[UsageRow | None]()
         for event in events:
             usage.append(increment(job, event))
@@ -59,14 +65,16 @@ def fill(root: Path, finished: int, running: int) -> float:
     return time.perf_counter() - began
 
 
-def _events(uid: str, sid: str, jid: str, over: bool) -> list[JobEvent]:
-    at = 1_700_000_000.0
+def _events(uid: str, n: int, over: bool) -> list[JobEvent]:
+    at, sid = 1_700_000_000.0 + n, f"{n:08d}"
+    jid = f"{uid}-{sid}-command"
     token = Token(jid, int(at), 1, "main", 0)
     spec = RunSpec(
         uid=uid,
         simulation_id=sid,
         driver="local",
-        command=("/bin/true",),
+        command=("/bin/true", f"--seed={n}"),
+        sim_name=f"run {n}",
         compute_job_hash="0" * 32,
     )
     key = AgentKey("local", "sequential", uid, "localhost")
@@ -84,9 +92,12 @@ def _events(uid: str, sid: str, jid: str, over: bool) -> list[JobEvent]:
         ),
     ]
     if over:
+        failed, end = n % 1000 == 0, at + 1 + n % 77
         events += [
-            TaskEnded(at=at, token=token, exit=ExitInfo(code=0)),
-            AttemptEnded(at=at, serial=int(at), attempt=1, reason="exit"),
-            RunEnded(at=at, serial=int(at), status="completed", reason="exit"),
+            TaskEnded(at=end, token=token, exit=ExitInfo(code=int(failed))),
+            AttemptEnded(at=end, serial=int(at), attempt=1, reason="exit"),
+            RunEnded(
+                at=end, serial=int(at), status="error" if failed else "completed", reason="exit"
+            ),
         ]
     return events

@@ -65,7 +65,7 @@ def runs() -> None:
     work = []
     for n in range(RUNS):
         jid = f"User0001-{n:08d}-command"
-        events, job, moments = _events("User0001", f"{n:08d}", jid, over=True), Job(jid=jid), []
+        events, job, moments = _events("User0001", n, over=True), Job(jid=jid), []
         for version, event in enumerate(events, 1):
             job = evolve(job, event)
             moments.append(

@@ -1,6 +1,5 @@
 """The pages of the account, documentation and API reference in a real browser."""
 
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,19 +12,16 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from chromium_user import CHROMIUM, FLAGS
+from chromium_user import launched, needs_browser
 from pages_user import PagesUser
 
-pytestmark = pytest.mark.skipif(
-    not os.access(CHROMIUM, os.X_OK),
-    reason="chromium is not here; etc/engines/chromium.sh installs it",
-)
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launched(p)
         yield browser
         browser.close()
 

@@ -22,7 +22,7 @@ playwright = pytest.importorskip(
 )
 
 from apps_user import AppsUser
-from chromium_user import CHROMIUM, FLAGS
+from chromium_user import launched, needs_browser
 
 LAMMPS = Path(__file__).resolve().parents[2] / "etc/examples/lammps"
 APPS = "apps.also=odd=odd_app:app,lammps=jobscribe_lammps.plugin:app"
@@ -30,10 +30,7 @@ HEAT = "Heat in a plate"
 #: A name that would show an alert, were it not a text.
 HOSTILE = "<img src=x onerror=alert(1)>"
 
-pytestmark = pytest.mark.skipif(
-    not os.access(CHROMIUM, os.X_OK),
-    reason="chromium is not here; etc/engines/chromium.sh installs it",
-)
+pytestmark = needs_browser
 
 People = Callable[..., AppsUser]
 _COUNT = itertools.count()
@@ -42,7 +39,7 @@ _COUNT = itertools.count()
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launched(p)
         yield browser
         browser.close()
 

@@ -27,12 +27,9 @@ playwright = pytest.importorskip(
 )
 
 from apps_user import AppsUser
-from chromium_user import CHROMIUM, FLAGS, ChromiumUser
+from chromium_user import ChromiumUser, launched, needs_browser
 
-pytestmark = pytest.mark.skipif(
-    not os.access(CHROMIUM, os.X_OK),
-    reason="chromium is not here; etc/engines/chromium.sh installs it",
-)
+pytestmark = needs_browser
 
 HEAT = "Heat in a plate"
 PASSWORD, CODE = "canary-correct-horse", "271828"
@@ -196,7 +193,7 @@ def url(stub: StubSupervisor, house: House, lines: Lines) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launched(p)
         yield browser
         browser.close()
 

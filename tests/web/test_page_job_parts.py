@@ -2,7 +2,6 @@
 and uploads, debugging and profiles.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,10 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from chromium_user import CHROMIUM, FLAGS
+from chromium_user import launched, needs_browser
 from pages_user import PagesUser
 
-pytestmark = pytest.mark.skipif(
-    not os.access(CHROMIUM, os.X_OK),
-    reason="chromium is not here; etc/engines/chromium.sh installs it",
-)
+pytestmark = needs_browser
 
 #: Writes files of each kind; the SVG and the HTML would show an alert, were they drawn. Runs until
 #: its usage was sampled.
@@ -52,7 +48,7 @@ def site() -> Iterator[SupervisorProcess]:
 @pytest.fixture
 def ann(site: SupervisorProcess) -> Iterator[PagesUser]:
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launched(p)
         ann = PagesUser(browser, site, "ann", viewport={"width": 1280, "height": 800})
         yield ann
         ann.close()

@@ -1,6 +1,5 @@
 """The pages of jobs in a real browser with a real `jobscribe up`."""
 
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -14,13 +13,10 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from chromium_user import CHROMIUM, FLAGS
+from chromium_user import launched, needs_browser
 from pages_user import PagesUser
 
-pytestmark = pytest.mark.skipif(
-    not os.access(CHROMIUM, os.X_OK),
-    reason="chromium is not here; etc/engines/chromium.sh installs it",
-)
+pytestmark = needs_browser
 
 #: A name that would show an alert, were it not a text.
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -29,7 +25,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launched(p)
         yield browser
         browser.close()
 

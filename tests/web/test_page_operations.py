@@ -2,7 +2,6 @@
 administrator sees and does, and what a plain user does not.
 """
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,12 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from chromium_user import CHROMIUM, FLAGS
+from chromium_user import launched, needs_browser
 from pages_user import PagesUser
 
 from jobscribe.web.server.development_login import uid_of
 
-pytestmark = pytest.mark.skipif(
-    not os.access(CHROMIUM, os.X_OK),
-    reason="chromium is not here; etc/engines/chromium.sh installs it",
-)
+pytestmark = needs_browser
 
 CHIEF, ANN, BOB = (uid_of(name, "") for name in ("chief", "ann", "bob"))
 POOL = """
@@ -36,7 +32,7 @@ hosts:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launched(p)
         yield browser
         browser.close()
 

@@ -1,6 +1,5 @@
 """The page *New job*, and jobs of other users, in a real browser with a real `jobscribe up`."""
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +12,12 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from chromium_user import CHROMIUM, FLAGS
+from chromium_user import launched, needs_browser
 from pages_user import PagesUser
 
 from jobscribe.web.server.development_login import uid_of
 
-pytestmark = pytest.mark.skipif(
-    not os.access(CHROMIUM, os.X_OK),
-    reason="chromium is not here; etc/engines/chromium.sh installs it",
-)
+pytestmark = needs_browser
 
 VERSION1 = """{
   "jobName": "numbers",
@@ -44,8 +40,11 @@ DROP = """(text) => {
 }"""
 PASTE = """(length) => {
   const data = new DataTransfer();
-  data.setData("text/plain", "a".repeat(length));
-  const event = new ClipboardEvent("paste", {clipboardData: data, bubbles: true, cancelable: true});
+  const text = "a".repeat(length);
+  data.setData("text/plain", text);
+  // Chromium reads clipboardData; Firefox reads the other two
+  const given = {clipboardData: data, data: text, dataType: "text/plain"};
+  const event = new ClipboardEvent("paste", {...given, bubbles: true, cancelable: true});
   return document.querySelector(".editor textarea").dispatchEvent(event);
 }"""
 SELECTED = """() => {
@@ -58,7 +57,7 @@ WIDE = {"width": 1280, "height": 800}
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launched(p)
         yield browser
         browser.close()
 

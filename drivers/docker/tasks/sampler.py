@@ -88,6 +88,8 @@ def sample(token: Token, stats: Mapping[str, Any], percent: float | None) -> Sam
         processes=(stats.get("pids_stats") or {}).get("current"),
         gpu_percent=None,
         gpu_memory_bytes=None,
+        received_bytes=_network(stats, "rx_bytes"),
+        sent_bytes=_network(stats, "tx_bytes"),
     )
 
 
@@ -107,6 +109,12 @@ def memory_peak(stats: Mapping[str, Any]) -> int | None:
     """
     memory = stats.get("memory_stats") or {}
     return int(memory["max_usage"]) if memory.get("max_usage") else _memory(memory)
+
+
+def _network(stats: Mapping[str, Any], name: str) -> int | None:
+    """Return the bytes of all networks; None if the container has none, or its host's."""
+    networks = stats.get("networks")
+    return sum(int(n.get(name, 0)) for n in networks.values()) if networks else None
 
 
 def _moved(stats: Mapping[str, Any], word: str) -> int | None:

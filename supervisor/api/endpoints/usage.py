@@ -32,7 +32,7 @@ async def job_metrics(h: Handler) -> Any:
             and request.index in (None, token.index)
         )
 
-    return h.services.metering.metrics_of(job, series)
+    return h.services.metering.metrics_of(job, series, request.attempt)
 
 
 async def usage(h: Handler) -> Any:

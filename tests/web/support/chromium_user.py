@@ -1,11 +1,16 @@
 """A user with a real Chromium on the real page, who only reads the screen and presses visible
-controls.
+controls. With BROWSER=firefox in the environment (`make test-firefox`) it is Debian's Firefox.
 """
 
+import os
 import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+import firefox_bidi
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request
 from supervisor_process import until
 
 CHROMIUM = "/usr/bin/chromium"
@@ -19,7 +24,23 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+IS_FIREFOX = os.environ.get("BROWSER") == "firefox"
+#: For tests that need a browser.
+needs_browser = pytest.mark.skipif(
+    not os.access(firefox_bidi.FIREFOX if IS_FIREFOX else CHROMIUM, os.X_OK),
+    reason="the browser is not here; etc/engines/chromium.sh or firefox.sh installs it",
+)
 SECS = 40.0
+#: What the browser says of requests that it drops when the machine gets another network interface.
+NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
+
+
+def launched(playwright: Playwright) -> Browser:
+    """Return the started browser."""
+    if not IS_FIREFOX:
+        return playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+    path = firefox_bidi.executable(Path(tempfile.mkdtemp()))
+    return playwright.firefox.launch(channel="moz-firefox", executable_path=path, timeout=120_000)
 
 
 class ChromiumUser:
@@ -48,7 +69,8 @@ class ChromiumUser:
 
     def _said(self, message: ConsoleMessage) -> None:
         place = message.location.get("url", "")
-        ours = "willReadFrequently" in message.text  # only these tests read the pixels repeatedly
+        # only these tests read the pixels repeatedly, and start containers beside the browser
+        ours = "willReadFrequently" in message.text or NETWORK_CHANGED in message.text
         if (
             message.type in ("error", "warning")
             and not ours

@@ -10,7 +10,7 @@ TESTS = Path(__file__).resolve().parents[2]
 sys.path += [str(p) for p in TESTS.glob("*/support")] + [str(TESTS / "support")]
 
 from apps_user import AppsUser
-from chromium_user import CHROMIUM, FLAGS
+from chromium_user import launched
 from pages_user import PagesUser
 from playwright.sync_api import sync_playwright
 from supervisor_process import SupervisorProcess, jid_of, shell
@@ -46,7 +46,7 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
     site.start()
     try:
         with sync_playwright() as p:
-            browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+            browser = launched(p)
             uid = PagesUser(browser, site, "ann").uid
             ann = AppsUser(browser, site, "ann")
             apps = {name: _simulation(ann, *wanted) for name, wanted in SIMULATIONS.items()}
@@ -103,7 +103,7 @@ def _simulation(ann: AppsUser, app: str, values: dict[str, object], state: str) 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with filled_site() as (site, pages), sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launched(p)
         for scheme in ("light", "dark"):
             for width, height in SIZES:
                 view = {"width": width, "height": height}

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from chromium_user import SECS, ChromiumUser
-from playwright.sync_api import Browser
+from chromium_user import NETWORK_CHANGED, SECS, ChromiumUser
+from playwright.sync_api import Browser, Error
 from supervisor_process import SupervisorProcess, until
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
@@ -31,9 +31,19 @@ class PagesUser(ChromiumUser):
         self.uid: str = signed_in.json()["uid"]
 
     def open(self, path: str = "/jobs") -> "PagesUser":
-        self.page.goto(self.site.front + path)
+        self.goto(path)
         self.until(".link-state", "^Live$")
         return self
+
+    def goto(self, path: str) -> None:
+        """Open an address. A browser drops its requests when Docker adds a network interface."""
+        for tries_left in (4, 3, 2, 1, 0):
+            try:
+                self.page.goto(self.site.front + path)
+                return
+            except Error as e:
+                if NETWORK_CHANGED not in str(e) or not tries_left:
+                    raise
 
     def rows(self) -> list[tuple[str, str]]:
         """Return title and state of each row of the list of jobs."""

@@ -14,7 +14,7 @@ from jobscribe.agent.slurm.value_formats import (
     parse_seconds,
     parse_time,
 )
-from jobscribe.protocol.clusters.batch import Partition
+from jobscribe.protocol.clusters.batch import NodeGroup, Partition
 from jobscribe.protocol.jobs.exit_info import FAULTS
 
 S = SEPARATOR
@@ -389,12 +389,30 @@ def test_partitions() -> None:
         Partition(
             name="long",
             up=False,
+            state="DRAIN",
             nodes=10,
             cores_per_node=32,
             memory_mb_per_node=128000,
             gpus_per_node=0,
         ),
     )
+
+
+def test_nodes_that_take_no_jobs_are_told_with_the_reason() -> None:
+    lines = (
+        ("debug*", "1", "idle", "none"),
+        ("debug*", "2", "drained", "disk 7 | fan \x07failed"),
+        ("debug*", "1", "drained", "disk 7 | fan \x07failed"),
+        ("batch", "1", "down*", "Not responding"),
+        ("batch", "none", "idle", "none"),
+    )
+    states = "\n".join(SEPARATOR.join(line) for line in (*lines, ("batch", "1")))
+    debug, batch = output_parser.parse_partitions(golden("partitions"), golden("sinfo"), states)
+    assert debug.node_groups == (
+        NodeGroup(state="idle", nodes=1),
+        NodeGroup(state="drained", nodes=3, reason="disk 7 | fan \\x07failed"),
+    )
+    assert batch.node_groups == (NodeGroup(state="down*", nodes=1, reason="Not responding"),)
 
 
 def test_where_only_sinfo_speaks_its_partitions_are_told() -> None:

@@ -139,6 +139,7 @@ def test_json_is_the_answer_as_it_is(run: Run, fake: Fake, jid: str) -> None:
             "uid": jid[:8],
             "computeJid": jid,
             "computeJobSerial": 0,
+            "attempt": 0,
             "series": False,
             "role": None,
             "index": None,

@@ -175,13 +175,20 @@ function JobTab(props: {
         />
       )}
       {view.tab === "tasks" && <TasksTable reply={tasks} view={view} jid={jid} />}
-      {view.tab === "timeline" && <Timeline jid={jid} position={status.position} />}
+      {view.tab === "timeline" && (
+        <Timeline
+          jid={jid}
+          position={status.position}
+          reason={status.state === "pending" ? (status.jobStatusMessage ?? undefined) : undefined}
+        />
+      )}
       {view.tab === "usage" && (
         <Resources
           jid={jid}
           active={!status.over}
           view={view}
           tasks={tasks?.tasks ?? NO_TASKS}
+          attempts={(tasks?.attempts ?? []).map((a) => a.number)}
           onChange={onChange}
         />
       )}

@@ -14,6 +14,7 @@ import {
   type Efficiency,
   efficiency,
   type Lived,
+  NETWORK,
   type UsageReply,
   usagePlots,
 } from "../text/usage_plots.ts";
@@ -29,13 +30,15 @@ export function Resources(props: {
   active: boolean;
   view: JobView;
   tasks: Lived[];
+  /** Numbers of all attempts. */
+  attempts: number[];
   onChange: (change: Partial<JobView>) => void;
 }): JSX.Element {
   const { jid, active, view, tasks } = props;
-  const { role, index } = view;
-  const one = role ? { role, index } : {};
+  const { role, index, attempt } = view;
+  const one = role ? { attempt, role, index } : { attempt };
   const usage = useRemote<UsageReply>(
-    `usage ${jid} ${active} ${role}/${index}`,
+    `usage ${jid} ${active} ${attempt}/${role}/${index}`,
     (signal) => data("job-metrics", { computeJid: jid, series: true, ...one }, signal),
     true,
   );
@@ -65,12 +68,14 @@ export function Resources(props: {
   if (usage.error) return <ErrorMessage error={usage.error} again={usage.reload} />;
   if (!usage.data || definition.loading) return <Loading what="the usage" />;
   const found = measures(usage.data);
-  if (found.length === 0) return <p class="pad soft">No usage is known.</p>;
+  const cards = efficiency(usage.data, tasks, asked, now.value);
+  const nothing = found.length === 0 && cards.length === 0;
   const drawn = plots.some((p) => p.x.values.length > 0);
   return (
     <div class="pad usage">
-      <EfficiencyCards found={efficiency(usage.data, tasks, asked, now.value)} />
+      <EfficiencyCards found={cards} />
       <div class="usage-head">
+        <AttemptChoice {...props} />
         {tasks.length > 1 && (
           <label>
             <span class="hidden">Task</span>
@@ -110,26 +115,53 @@ export function Resources(props: {
           ))}
         </div>
       ) : (
-        <p class="plot-empty">
-          {active
-            ? "The first values arrive a few seconds after the start."
-            : "No values over time are kept of this run."}
-        </p>
+        <p class="plot-empty">{noPlots(active, nothing, isBatch(definition.data))}</p>
       )}
-      {drawn ? (
-        <details class="usage-table">
-          <summary>Totals and peaks</summary>
-          <Totals found={found} attempt={usage.data.attempt} />
-        </details>
-      ) : (
-        <Totals found={found} attempt={usage.data.attempt} />
-      )}
-      {view.attempt > 0 && view.attempt !== usage.data.attempt && (
+      {drawn && !plots.some((p) => p.title === NETWORK) && (
         <p class="soft">
-          Values are kept of the latest attempt only. These are of attempt {usage.data.attempt}.
+          Network: not measured. Only a container with a network of its own is counted; other jobs
+          share the network of their machine.
         </p>
       )}
+      {!nothing && <Totals found={found} attempt={usage.data.attempt} folded={drawn} />}
     </div>
+  );
+}
+
+const isBatch = (reply: DefinitionReply | undefined): boolean =>
+  reply?.definition.driver === "sbatch" || "batch" in (reply?.definition ?? {});
+
+function noPlots(active: boolean, nothing: boolean, batch: boolean): string {
+  if (batch)
+    return active
+      ? "Not measured over time on a cluster. The peak of memory is known when the job has ended."
+      : "No values over time: they are not measured on a cluster.";
+  if (active) return "The first values arrive a few seconds after the start.";
+  return nothing ? "No usage is known." : "No values over time are kept of this attempt.";
+}
+
+function AttemptChoice(props: {
+  view: JobView;
+  attempts: number[];
+  onChange: (change: Partial<JobView>) => void;
+}): JSX.Element | null {
+  const { view, attempts, onChange } = props;
+  if (attempts.length < 2) return null;
+  return (
+    <label>
+      <span class="hidden">Attempt</span>
+      <select
+        value={String(view.attempt)}
+        onChange={(e) => onChange({ attempt: Number(e.currentTarget.value) })}
+      >
+        <option value="0">Latest attempt</option>
+        {attempts.map((n) => (
+          <option value={String(n)} key={n}>
+            Attempt {n}
+          </option>
+        ))}
+      </select>
+    </label>
   );
 }
 
@@ -150,12 +182,27 @@ function EfficiencyCards({ found }: { found: Efficiency[] }): JSX.Element | null
   );
 }
 
-function Totals(props: { found: ReturnType<typeof measures>; attempt: number }): JSX.Element {
+function Totals(props: {
+  found: ReturnType<typeof measures>;
+  attempt: number;
+  folded: boolean;
+}): JSX.Element {
+  const table = <TotalsTable {...props} />;
+  if (!props.folded) return table;
+  return (
+    <details class="usage-table">
+      <summary>Totals and peaks</summary>
+      {table}
+    </details>
+  );
+}
+
+function TotalsTable(props: { found: ReturnType<typeof measures>; attempt: number }): JSX.Element {
   const { found } = props;
   return (
     <Scroll label="Usage">
       <table class="flat">
-        <caption class="hidden">Resource usage of all tasks of the latest attempt</caption>
+        <caption class="hidden">Resource usage of all tasks of attempt {props.attempt}</caption>
         <thead>
           <tr>
             <th scope="col">Resource</th>

@@ -14,9 +14,12 @@ import { Scroll } from "./scroll.tsx";
 export function Timeline({
   jid,
   position,
+  reason,
 }: {
   jid: string;
   position: number | undefined;
+  /** Why a job waits now. */
+  reason: string | undefined;
 }): JSX.Element {
   const trace = useRemote<TraceReply>(`timeline ${jid}`, (signal) =>
     data("trace", { id: jid }, signal),
@@ -42,7 +45,7 @@ export function Timeline({
         </thead>
         <tbody>
           {found.map((span) => (
-            <SpanRow span={span} key={`${span.since} ${span.name} ${span.gap}`} />
+            <SpanRow span={span} reason={reason} key={`${span.since} ${span.name} ${span.gap}`} />
           ))}
         </tbody>
       </table>
@@ -50,11 +53,14 @@ export function Timeline({
   );
 }
 
-function SpanRow({ span }: { span: Span }): JSX.Element {
+function SpanRow({ span, reason }: { span: Span; reason: string | undefined }): JSX.Element {
   return (
     <tr data-gap={span.gap}>
       <td class="number">{moment(span.since)}</td>
-      <td>{span.gap ? sentence(span.name) : span.name}</td>
+      <td>
+        {span.gap ? sentence(span.name) : span.name}
+        {span.open && reason && <p class="span-reason soft">{sentence(reason)}</p>}
+      </td>
       <td class="number">
         {duration(span.secs)}
         {span.open && " so far"}

@@ -50,6 +50,8 @@ const ROWS: [string, Part, Part, Part][] = [
   ["Memory", ["memoryBytes", bytes], undefined, ["peakMemoryBytes", bytes]],
   ["Read", ["readBytesPerSec", rate], ["readBytes", bytes], ["readBytes", bytes]],
   ["Written", ["writtenBytesPerSec", rate], ["writtenBytes", bytes], ["writtenBytes", bytes]],
+  ["Received", undefined, ["receivedBytes", bytes], ["receivedBytes", bytes]],
+  ["Sent", undefined, ["sentBytes", bytes], ["sentBytes", bytes]],
   ["Processes", ["processes", whole], undefined, ["peakProcesses", whole]],
   ["GPU", ["gpuPercent", percent], undefined, undefined],
   ["GPU memory", ["gpuMemoryBytes", bytes], undefined, ["peakGpuMemoryBytes", bytes]],

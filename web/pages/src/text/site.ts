@@ -98,10 +98,18 @@ export interface HostRow {
   gpus: Pair;
 }
 
+export interface NodeGroup {
+  state: string;
+  nodes: number;
+  reason?: string;
+}
+
 export interface PartitionRow {
   name: string;
   default?: boolean;
   up?: boolean;
+  state?: string;
+  nodeGroups?: NodeGroup[];
   nodes?: number | null;
   coresPerNode?: number | null;
   memoryMbPerNode?: number | null;
@@ -133,6 +141,40 @@ export interface AgentRow {
   lastError: string | null;
   jobs: string[];
 }
+
+/** What Slurm's word for a partition that is not up means for jobs. */
+const PARTITIONS: Record<string, string> = {
+  DRAIN: "drained: takes no new jobs",
+  INACTIVE: "inactive: takes no jobs",
+};
+
+export const partitionWord = (state: string | undefined): string =>
+  PARTITIONS[state ?? ""] ?? "down: no job starts there";
+
+/** Marks that Slurm adds to the state of a node. */
+const MARKS: Record<string, string> = {
+  "*": "does not respond",
+  "~": "powered off",
+  "#": "starting",
+  $: "reserved for maintenance",
+  "@": "restarts soon",
+  "^": "restarting",
+  "!": "powers off soon",
+  "%": "powering off",
+  "-": "planned for a job",
+};
+const USABLE = /^(idle|mixed|allocated|completing|planned)/;
+
+/** Return the state of nodes in words: "drained, does not respond". */
+export function nodeWord(state: string): string {
+  const mark = MARKS[state.slice(-1)];
+  const word = mark ? state.slice(0, -1) : state;
+  return mark ? `${word}, ${mark}` : word;
+}
+
+/** Nodes with this state take jobs, now or when their jobs have ended. */
+export const isUsable = (state: string): boolean =>
+  USABLE.test(state) && !state.endsWith("*") && !state.endsWith("$");
 
 /** What a waiting run waits for, in a word or two. */
 const WAITS: Record<string, string> = {

@@ -38,6 +38,9 @@ type Amount = "cores" | "memory" | "gpus";
 
 export type AskedByRole = Record<string, Asked>;
 
+/** Title of the plot of what a container sent and received. */
+export const NETWORK = "Network";
+
 const MIB = 2 ** 20;
 /** More tasks are shown as their sum. */
 const MOST_LINES = 6;
@@ -184,10 +187,10 @@ export function usagePlots(
       ...l,
       value: l.value * times,
     }));
-  const transfers = (["readBytes", "writtenBytes"] as const).map((name, n) => ({
-    name: n === 0 ? "read" : "written",
-    values: padded(rates(times, summed(column(name)))),
-  }));
+  const flow = (name: string, field: string): PlotSeries => ({
+    name,
+    values: padded(rates(times, summed(column(field)))),
+  });
   const marks = ends.map((at) => ({ at, text: "Out of memory" }));
   const known = (series: PlotSeries[]): boolean =>
     series.some((s) => s.values.some((v) => v !== null));
@@ -231,7 +234,16 @@ export function usagePlots(
         title: "Disk",
         x,
         y: { name: "Read and written", unit: "B/s", zero: true },
-        series: transfers,
+        series: [flow("read", "readBytes"), flow("written", "writtenBytes")],
+      },
+      false,
+    ],
+    [
+      {
+        title: NETWORK,
+        x,
+        y: { name: "Received and sent", unit: "B/s", zero: true },
+        series: [flow("received", "receivedBytes"), flow("sent", "sentBytes")],
       },
       false,
     ],
@@ -279,6 +291,7 @@ const NEARLY = 0.9;
 /** Shorter jobs say nothing about cores, and smaller requests are not worth an advice. */
 const SHORT_SECS = 30;
 const SMALL = 512 * MIB;
+const RAN_OUT = "Memory ran out. Request more.";
 const percent = (share: number): string => `${Math.round(share * 100)} %`;
 
 /** Return how much of the requested cores and memory was used, as `seff` does. */
@@ -335,18 +348,20 @@ function memoryEfficiency(
   tasks: Lived[],
   asked: AskedByRole,
 ): Efficiency | undefined {
-  if (peak === null || tasks.length === 0) return undefined;
+  if (tasks.length === 0) return undefined;
   const per = tasks.length > 1 ? " in the largest task" : "";
   const requests = tasks.map((t) => askedOf(asked, t.role).memory);
+  const ranOut = tasks.some((t) => t.exit?.outOfMemory);
+  if (peak === null) return ranOut ? ranOutUnmeasured(requests) : undefined;
   if (requests.includes(null)) {
     const text = `at most ${bytes(peak)}${per}; no memory was requested`;
-    return { name: "Memory", share: null, text, advice: "" };
+    return { name: "Memory", share: null, text, advice: ranOut ? RAN_OUT : "" };
   }
   const most = Math.max(...requests.map((r) => r ?? 0));
   const share = peak / most;
   const text = `${percent(share)} of ${bytes(most)}: at most ${bytes(peak)}${per}`;
-  if (tasks.some((t) => t.exit?.outOfMemory)) {
-    return { name: "Memory", share, text, advice: "Memory ran out. Request more." };
+  if (ranOut) {
+    return { name: "Memory", share, text, advice: RAN_OUT };
   }
   const fits = Math.ceil((peak * 1.25) / (64 * MIB)) * 64 * MIB;
   if (share > NEARLY) {
@@ -356,4 +371,14 @@ function memoryEfficiency(
   const advice =
     share < LITTLE && most >= SMALL && fits < most ? `Request about ${bytes(fits)}.` : "";
   return { name: "Memory", share, text, advice };
+}
+
+/** Memory may run out before the first sample, and an engine that kills tells no peak. */
+function ranOutUnmeasured(requests: (number | null)[]): Efficiency {
+  const most = Math.max(...requests.map((r) => r ?? 0));
+  const text =
+    most > 0
+      ? `the peak was not measured; the limit is ${bytes(most)}`
+      : "the peak was not measured";
+  return { name: "Memory", share: null, text, advice: RAN_OUT };
 }

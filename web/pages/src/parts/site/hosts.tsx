@@ -5,7 +5,15 @@ import { useState } from "preact/hooks";
 import { ApiError, data } from "../../api.ts";
 import { now } from "../../clock.ts";
 import { ago, duration, plural, sentence } from "../../text/format.ts";
-import { type ClusterRow, type HostRow, megabytes } from "../../text/site.ts";
+import {
+  type ClusterRow,
+  type HostRow,
+  isUsable,
+  megabytes,
+  nodeWord,
+  type PartitionRow,
+  partitionWord,
+} from "../../text/site.ts";
 import { notify } from "../frame.tsx";
 import { Scroll } from "../scroll.tsx";
 import { Badge, Meter, Nothing, Part } from "./part.tsx";
@@ -105,6 +113,32 @@ function Amount(props: {
   );
 }
 
+/** The nodes of a partition by state; those that take no jobs with the reason. */
+function Nodes({ partition: p }: { partition: PartitionRow }): JSX.Element {
+  const groups = p.nodeGroups ?? [];
+  if (groups.length === 0) return <span class="number">{p.nodes ?? "–"}</span>;
+  const out = groups.filter((g) => !isUsable(g.state));
+  return (
+    <ul class="node-groups">
+      {groups.filter((g) => isUsable(g.state)).map(Usable)}
+      {out.map((g) => (
+        <li key={`${g.state} ${g.reason}`} class="node-out">
+          <Badge state="error" word={`${g.nodes} ${nodeWord(g.state)}`} />
+          {g.reason && <span class="soft"> {sentence(g.reason)}</span>}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Usable(g: { state: string; nodes: number }): JSX.Element {
+  return (
+    <li key={g.state} class="number">
+      {g.nodes} {nodeWord(g.state)}
+    </li>
+  );
+}
+
 const CLUSTER_WORDS: Record<string, [string, string]> = {
   up: ["completed", "up"],
   unreachable: ["error", "Slurm does not answer"],
@@ -160,12 +194,14 @@ function ClusterPart({ cluster }: { cluster: ClusterRow }): JSX.Element {
                   </th>
                   <td>
                     {p.up === false ? (
-                      <Badge state="error" word="down: no job starts there" />
+                      <Badge state="error" word={partitionWord(p.state)} />
                     ) : (
                       <Badge state="completed" word="up" />
                     )}
                   </td>
-                  <td class="number">{p.nodes ?? "–"}</td>
+                  <td>
+                    <Nodes partition={p} />
+                  </td>
                   <td class="number">{p.coresPerNode ?? "–"}</td>
                   <td class="number">{p.memoryMbPerNode ? megabytes(p.memoryMbPerNode) : "–"}</td>
                   <td class="number">{p.gpusPerNode ?? "–"}</td>
