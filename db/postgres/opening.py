@@ -18,10 +18,11 @@ from ..store.checksum_chain import START, Row, stored
 from ..store.contract import Stored
 from ..store.head_file import NOTHING, DurablePosition, HeadFile
 from ..store.store_folder import check_owner, make_folder, sync_folder
-from . import lease
+from . import lease, supervisors
 from .connection import Connection, Raw, connect, refusal
 from .lease import Lease
 from .schema import LAYOUT, TABLES
+from .supervisors import Claim
 
 #: Largest difference between this machine's clock and the database's.
 CLOCK_SECS = 600.0
@@ -31,12 +32,15 @@ ERRORS = (psycopg.Error, UnicodeDecodeError)
 
 
 class Site(NamedTuple):
-    """The place of a root's log. folder: of the head file, in the root. root_id: its identity."""
+    """The place of a root's log. folder: of the head file, in the root. root_id: its identity. claim:
+    of a supervisor that took the lease after it stood by.
+    """
 
     address: StoreAddress
     password_file: str | None
     folder: Path
     root_id: str
+    claim: Claim | None = None
 
 
 class Opened(NamedTuple):
@@ -117,9 +121,13 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
                 f"the schema has no event store, but position {mark.position} was durable"
             )
         create(site, raw)
-    _check_site(site, raw)
-    holder = lease.new_holder()
+    check_site(site, raw)
+    supervisors.create(raw)
+    holder = lease.new_holder() if site.claim is None else site.claim.holder
+    sent = 0.0 if site.claim is None else site.claim.deadline.now()
     taken = _taken(site, raw, holder)
+    if site.claim is not None:
+        site.claim.deadline.extend(sent)
     try:
         head, kinds = _verified(site, raw, taken, mark)
         ((receipts,),) = raw.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
@@ -184,6 +192,12 @@ def create(site: Site, raw: Raw) -> None:
             f"{site.address.name} has tables that are no event store: choose another schema",
         )
     with raw.transaction():
+        # another supervisor may begin at the same time
+        raw.execute(
+            "SELECT pg_advisory_xact_lock(hashtext(%s))", (f"jobscribe {site.address.schema}",)
+        )
+        if has_tables(raw, site.address.schema):
+            return
         raw.execute(
             sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(site.address.schema))
         )
@@ -192,7 +206,8 @@ def create(site: Site, raw: Raw) -> None:
         raw.execute("INSERT INTO lease VALUES (0, '', true, clock_timestamp(), 0, %s)", (START,))
 
 
-def _check_site(site: Site, raw: Raw) -> None:
+def check_site(site: Site, raw: Raw) -> None:
+    """Raise Refusal if this version, or this root, must not use the tables."""
     ((root_id, layout, compatible),) = raw.execute(
         "SELECT root_id, layout, compatible FROM site"
     ).fetchall()

@@ -20,6 +20,7 @@ from ...runtime.store_address import StoreAddress, parsed
 
 if TYPE_CHECKING:
     from ...db.postgres.opening import Site
+    from ...db.postgres.supervisors import Claim
     from ...service.settings.settings import Settings
 
 #: File in the root that names the database: the URL of `store.url`, without a password.
@@ -39,6 +40,8 @@ class EventLog:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        #: of a supervisor that took the lease after it stood by
+        self.claim: Claim | None = None
 
     def check(self) -> None:
         """Raise Refusal if the root's log is elsewhere."""
@@ -60,6 +63,10 @@ class EventLog:
     def open(self, root_id: str, deliver: Deliver, point: Point, log: LogMessage) -> EventStore:
         """Open the store. Raises Refusal."""
         return SqliteStore(store_path(self._root), deliver, point=point, log=log)
+
+    def site(self, root_id: str) -> "Site":
+        """Return the place of a log that several supervisors reach."""
+        raise AssertionError("store.standby needs store.url")
 
     def measure(self) -> LogSize | None:
         """Count jobs and bytes; None where the file is measured. Raises OSError."""
@@ -100,7 +107,7 @@ class PostgresLog(EventLog):
     def open(self, root_id: str, deliver: Deliver, point: Point, log: LogMessage) -> EventStore:
         from ...db.postgres.store import PostgresStore
 
-        store = PostgresStore(self._site(root_id), deliver, point=point)
+        store = PostgresStore(self.site(root_id), deliver, point=point)
         name_database(self._root, self._url)
         log(f"the event store is in {self._address.name} head={store.head()}")
         return store
@@ -111,10 +118,10 @@ class PostgresLog(EventLog):
         jobs, size = measured(self._address, self._password_file)
         return LogSize(jobs, size)
 
-    def _site(self, root_id: str) -> "Site":
+    def site(self, root_id: str) -> "Site":
         from ...db.postgres.opening import Site
 
-        return Site(self._address, self._password_file, self._root / "db", root_id)
+        return Site(self._address, self._password_file, self._root / "db", root_id, self.claim)
 
 
 def event_log(root: Path, settings: "Settings") -> EventLog:
