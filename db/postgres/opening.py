@@ -81,7 +81,7 @@ def open_site(site: Site) -> Opened:
     try:
         check_owner(site.folder)
         make_folder(site.folder)
-        head_file = HeadFile(site.folder)
+        head_file = HeadFile(site.folder, shared=site.claim is not None)
     except OSError as e:
         raise refusal(e, site.address) from None
     try:

@@ -13,7 +13,7 @@ from .connection import Raw
 from .lease import LEASE_SECS
 
 #: Rows of supervisors that were not seen for this time are removed, in seconds.
-FORGET_SECS = 86_400.0
+FORGET_SECS = 3_600.0
 
 TABLE = b"""
 CREATE TABLE IF NOT EXISTS supervisors (
@@ -33,7 +33,7 @@ _ALL = (
     b"SELECT s.holder, s.about, extract(epoch FROM s.started)::float8,"
     b" extract(epoch FROM clock_timestamp() - s.seen)::float8, s.holder = l.holder AND NOT l.released,"
     b" l.epoch, extract(epoch FROM l.expires - clock_timestamp())::float8"
-    b" FROM supervisors s, lease l ORDER BY 5 DESC, s.started, s.holder"
+    b" FROM supervisors s, lease l ORDER BY 5 DESC, s.seen DESC, s.holder"
 )
 
 
@@ -95,6 +95,15 @@ def create(raw: Raw) -> None:
     ).fetchone()
     if row is None or not row[0]:
         raw.execute(TABLE)
+
+
+def replace(raw: Raw, holder: str, about: About) -> None:
+    """Forget earlier processes with the listeners of this one."""
+    raw.execute(
+        "DELETE FROM supervisors WHERE about::json->>'host' = %s AND about::jsonb->'addresses' = %s::jsonb"
+        " AND holder <> %s AND holder <> (SELECT holder FROM lease)",
+        (about.host, msgspec.json.encode(about.addresses).decode(), holder),
+    )
 
 
 def beat(raw: Raw, holder: str, about: About) -> None:

@@ -102,6 +102,7 @@ class Lookout:
             if opening.has_tables(raw, self._site.address.schema):
                 opening.check_site(self._site, raw)
                 supervisors.create(raw)
+                supervisors.replace(raw, self._claim.holder, self._about)
         except BaseException:
             raw.close()
             raise
