@@ -6,8 +6,11 @@ import contextlib
 import http.client
 import json
 import os
+import pwd
 import signal
+import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,17 +29,60 @@ KILLS = int(os.environ.get("KILLS", "200" if os.environ.get("SOAK") == "1" else 
 Process = subprocess.Popen[bytes] | ForkedProcess
 
 
+class Link:
+    """A TCP address of the database that can be cut: then nothing passes, and nothing is closed."""
+
+    def __init__(self, target: str) -> None:
+        self._target, self._ends = target, list[socket.socket]()
+        self._passing = threading.Event()
+        self._passing.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._spawn(self._accept)
+
+    def cut(self) -> None:
+        self._passing.clear()
+
+    def close(self) -> None:
+        self._passing.set()
+        for end in (self._listener, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _spawn(self, run: Callable[..., None], *args: socket.socket) -> None:
+        threading.Thread(target=run, args=args, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(self._target)
+                self._ends += near, far
+                self._spawn(self._copy, near, far)
+                self._spawn(self._copy, far, near)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._passing.wait()
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
 class Supervisors:
     """Supervisors of one root. `site` sends requests to the one that the root names."""
 
     def __init__(self, site: SupervisorProcess) -> None:
         self.site, self.urls, self._all = site, dict[int, str](), list[Process]()
+        self.link: Link
         #: seconds from each fault to the first answer of another supervisor
         self.took: list[float] = []
 
-    def start(self) -> Process:
+    def start(self, *more: str) -> Process:
         """Start a supervisor; return when it serves or stands by."""
-        process = self.site.fork_or_launch()
+        process = self.site.fork_or_launch(*more)
         self._all.append(process)
         assert process.stdout is not None
         line = process.stdout.readline().decode()
@@ -90,7 +136,9 @@ def supervisors(make_site: Callable[..., SupervisorProcess]) -> Iterator[Supervi
     server = postgres_server.shared_durable()
     site = make_site(f"store.url={server.url()}", "store.standby=true", "slots.local_sequential=4")
     found = Supervisors(site)
+    found.link = Link(f"{server.folder}/.s.PGSQL.5432")
     yield found
+    found.link.close()
     found.end()
 
 
@@ -104,7 +152,10 @@ def get(url: str, path: str, token: str) -> tuple[int, Any]:
         connection.close()
 
 
-def test_a_standby_takes_over_after_a_kill_a_freeze_and_a_stop(supervisors: Supervisors) -> None:
+@pytest.mark.timeout(400)
+def test_a_standby_takes_over_after_a_kill_a_freeze_a_cut_and_a_stop(
+    supervisors: Supervisors,
+) -> None:
     site = supervisors.site
     first = supervisors.start()
     assert supervisors.serving() == first.pid
@@ -127,7 +178,11 @@ def test_a_standby_takes_over_after_a_kill_a_freeze_and_a_stop(supervisors: Supe
     assert supervisors.fails(first, first.kill) == second.pid
     supervisors.ended(first)
     assert site.submit(run, request)["state"] == "running", "no job is lost or doubled"
-    third = supervisors.start()
+    (url,) = (s for s in site._sets if s.startswith("store.url"))
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    schema = url.partition("schema=")[2]
+    through = f"postgresql://{name}@127.0.0.1:{supervisors.link.port}/postgres?schema={schema}"
+    third = supervisors.start("--set", f"store.url={through}")
 
     assert supervisors.fails(second, lambda: second.send_signal(signal.SIGSTOP)) == third.pid
     second.send_signal(signal.SIGCONT)
@@ -137,11 +192,15 @@ def test_a_standby_takes_over_after_a_kill_a_freeze_and_a_stop(supervisors: Supe
     assert site.finished(shell("exit 0"))["state"] == "completed", "its agent has followed"
 
     fourth = supervisors.start()
+    # cut from its database, the holder ends before another one serves
+    assert supervisors.fails(third, supervisors.link.cut) == fourth.pid
+    assert supervisors.ended(third) == 75
+    fifth = supervisors.start()
     listed = json.loads(site.command("--json", "supervisors", *url_of(site)).stdout)
     roles = [(m["role"], m["pid"]) for m in listed["supervisors"]]
-    assert roles[:2] == [("serving", third.pid), ("standby", fourth.pid)], roles
-    assert supervisors.fails(third, third.terminate) == fourth.pid
-    assert supervisors.ended(third) == 0
+    assert roles[:2] == [("serving", fourth.pid), ("standby", fifth.pid)], roles
+    assert supervisors.fails(fourth, fourth.terminate) == fifth.pid
+    assert supervisors.ended(fourth) == 0
     gate.touch()
     said = site.wait(run)
     assert (said["state"], said["exit"]["code"]) == ("error", 3)
@@ -154,6 +213,7 @@ def url_of(site: SupervisorProcess) -> list[str]:
     return [a for s in site._sets if s.startswith("store.url") for a in ("--set", s)]
 
 
+@pytest.mark.timeout(300 + 60 * KILLS)
 @pytest.mark.skipif(not KILLS, reason="the test above has one kill; SOAK=1 or KILLS=N")
 def test_random_kills_lose_and_double_nothing(supervisors: Supervisors) -> None:
     site, folder = supervisors.site, supervisors.site.place / "starts"
