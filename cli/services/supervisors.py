@@ -32,17 +32,14 @@ def supervisors(file: str | None, sets: tuple[str, ...]) -> None:
         raise Refusal(
             "badConfig", "store.url is not set: only sites in PostgreSQL have several supervisors"
         )
-    from ...db.postgres import supervisors as stored
-    from ...db.postgres.connection import connect, refusal
-    from ...db.postgres.opening import ERRORS, has_tables
+    from ...db.postgres.supervisors import listed
     from ...runtime.store_address import parsed
 
     address = parsed(settings.store.url)
     try:
-        with connect(address, settings.store.password_file, reads=True) as raw:
-            found = stored.members(raw) if has_tables(raw, address.schema) else []
-    except (*ERRORS, OSError) as e:
-        raise refusal(e, address) from None
+        found = listed(address, settings.store.password_file)
+    except OSError as e:
+        raise Refusal("storageUnavailable", f"{address.name} cannot be used: {e}") from None
     screen = session().screen
     if screen.json:
         screen.value("jobscribe.supervisors/1", {"supervisors": msgspec.to_builtins(found)})

@@ -7,9 +7,11 @@ The row of a holder says that it ends by itself when its lease ends (see etc/adr
 from typing import NamedTuple
 
 import msgspec
+import psycopg
 
 from ...runtime.lease_deadline import LeaseDeadline
-from .connection import Raw
+from ...runtime.store_address import StoreAddress
+from .connection import Raw, connect, describe
 from .lease import LEASE_SECS
 
 #: Rows of supervisors that were not seen for this time are removed, in seconds.
@@ -128,6 +130,16 @@ def look(raw: Raw) -> Seen:
     epoch, holder, released, left, about, proof, clock = row
     known = None if about is None else msgspec.json.decode(about, type=About)
     return Seen(epoch, holder, released or left <= 0, left, known, proof, clock)
+
+
+def listed(address: StoreAddress, password_file: str | None) -> list[Member]:
+    """Return all supervisors of a site, on a connection of its own. Raises OSError."""
+    try:
+        with connect(address, password_file, reads=True) as raw:
+            row = raw.execute("SELECT to_regclass('supervisors') IS NOT NULL").fetchone()
+            return members(raw) if row is not None and row[0] else []
+    except psycopg.Error as e:
+        raise OSError(describe(e)) from None
 
 
 def members(raw: Raw) -> list[Member]:

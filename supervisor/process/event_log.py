@@ -28,11 +28,24 @@ MARKER = "store.url"
 LogMessage = Callable[[str], None]
 
 
+class SupervisorSeen(NamedTuple):
+    """One supervisor of a site. role: `serving`, `standby` or `away`. seen_secs_ago: its last sign.
+    clock_ahead: of the database's, in seconds.
+    """
+
+    role: str
+    host: str
+    pid: int
+    seen_secs_ago: float
+    clock_ahead: float
+
+
 class LogSize(NamedTuple):
-    """jobs: numbers of jobs by driver, kind and status."""
+    """jobs: numbers of jobs by driver, kind and status. supervisors: None unless they stand by."""
 
     jobs: list[tuple[str, str, str, int]]
     size: int
+    supervisors: list[SupervisorSeen] | None = None
 
 
 class EventLog:
@@ -116,7 +129,15 @@ class PostgresLog(EventLog):
         from ...db.postgres.measurement import measured
 
         jobs, size = measured(self._address, self._password_file)
-        return LogSize(jobs, size)
+        return LogSize(jobs, size, None if self.claim is None else self._supervisors())
+
+    def _supervisors(self) -> list[SupervisorSeen]:
+        from ...db.postgres.supervisors import listed
+
+        return [
+            SupervisorSeen(m.role, m.host, m.pid, m.seen_secs_ago, m.clock_ahead_secs)
+            for m in listed(self._address, self._password_file)
+        ]
 
     def site(self, root_id: str) -> "Site":
         from ...db.postgres.opening import Site
