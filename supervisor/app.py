@@ -506,6 +506,7 @@ class _Supervisor:
             {
                 "agentsUrl": agents_url,
                 **link,
+                **self._other_agents_urls(),
                 "agentsCa": s.agents_tls_ca,
                 "pingSecs": pace.interval,
                 "pingTimeoutSecs": pace.timeout,
@@ -590,6 +591,13 @@ class _Supervisor:
         )
         scheme = "wss" if s.agents_tls_cert else "ws"
         return agents, f"{scheme}://{s.agents_ip}:{port_of(agents)}/agent", {}
+
+    def _other_agents_urls(self) -> dict[str, Any]:
+        """Return the field of the address file with the addresses of the site's other supervisors."""
+        s = self._settings.supervisor
+        scheme = "wss" if s.agents_tls_cert else "ws"
+        others = [f"{scheme}://{address}/agent" for address in s.agents_others]
+        return {"agentsOthers": others} if others else {}
 
     def _public_listener(self) -> Bound:
         s = self._settings.supervisor

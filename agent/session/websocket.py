@@ -49,6 +49,7 @@ SENTENCE_CHARS = 600
 
 class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "agentsCa"}):
     """The address file. ca: PEM file of the pinned authority, for wss. link: Unix socket of a relay.
+    others: URLs of other supervisors of the site, of which one serves at a time.
 
     ping_secs, ping_timeout_secs: heartbeat interval and timeout of each end.
     """
@@ -56,6 +57,7 @@ class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "ag
     url: str
     ca: str | None = None
     link: str | None = None
+    others: tuple[str, ...] = msgspec.field(default=(), name="agentsOthers")
     ping_secs: float = msgspec.field(default=20.0, name="pingSecs")
     ping_timeout_secs: float = msgspec.field(default=10.0, name="pingTimeoutSecs")
 
@@ -63,8 +65,9 @@ class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "ag
 def read_address(path: Path) -> Address:
     """Read the address that the supervisor wrote. Raises OSError or ValueError."""
     address = msgspec.json.decode(path.read_bytes(), type=Address)
-    if not address.url.startswith(("ws://", "wss://")):
-        raise ValueError(f"not a websocket URL: {address.url[:100]!r}")
+    for url in (address.url, *address.others):
+        if not url.startswith(("ws://", "wss://")):
+            raise ValueError(f"not a websocket URL: {url[:100]!r}")
     if address.link is not None and not address.link.startswith("/"):
         raise ValueError(f"not an absolute path of a relay's socket: {address.link[:100]!r}")
     if not 0 < address.ping_timeout_secs <= address.ping_secs:
@@ -99,8 +102,10 @@ class Link:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._socket: tornado.websocket.WebSocketClientConnection | None = None
         self._outbox = Outbox()
-        #: address of the newest attempt to connect
+        #: address of the file at the newest attempt to connect
         self._url = ""
+        #: number of attempts that failed since the file changed: each takes the next address
+        self._turn = 0
         #: the supervisor's settings for agents, of the newest connection; None: it is of an earlier
         #: version, which sends none
         self.site: SiteHello | None = None
@@ -133,6 +138,7 @@ class Link:
                 tornado.websocket.WebSocketError,
                 tornado.iostream.StreamClosedError,
             ) as e:
+                self._turn += 1
                 self._log_failure(backoff, e)
                 pause = backoff.failed(_outcome(e), random.random())
             else:
@@ -196,12 +202,15 @@ class Link:
     ) -> tuple[tornado.websocket.WebSocketClientConnection, HeartbeatTiming, int]:
         """Return a connection, the timing of its heartbeats and its protocol version."""
         address = read_address(self._file)
-        self._url = address.url
+        if address.url != self._url:
+            self._url, self._turn = address.url, 0
+        urls = (address.url, *address.others)
+        url = urls[self._turn % len(urls)]
         tls = None
-        if address.url.startswith("wss:"):
+        if url.startswith("wss:"):
             tls = ssl.create_default_context(cafile=address.ca)
         request = tornado.httpclient.HTTPRequest(
-            address.url,
+            url,
             headers={
                 "Authorization": "Bearer " + self._token,
                 "X-Jobscribe-Agent": self._key,

@@ -39,10 +39,11 @@ def new_holder() -> str:
     return f"{socket.gethostname()} pid {os.getpid()} {secrets.token_hex(6)}"
 
 
-def take(raw: Raw, holder: str, schema: str, name: str) -> Lease:
+def take(raw: Raw, holder: str, schema: str, name: str, dead: str | None = None) -> Lease:
     """Take the next epoch. Raises Refusal("rootBusy") while another supervisor has the lease.
 
     A holder with a row in `supervisors` may act until its lease ends, also if its session is gone.
+    dead: a holder whose process has certainly ended.
     """
     with raw.transaction():
         row = raw.execute(
@@ -52,7 +53,7 @@ def take(raw: Raw, holder: str, schema: str, name: str) -> Lease:
         assert row is not None
         epoch, other, released, expired, acts = row
         gone = not acts and _is_gone(raw, schema, epoch)
-        if not (released or expired or other == holder or gone):
+        if not (released or expired or gone or other in (holder, dead)):
             raise Refusal(
                 "rootBusy",
                 f"another supervisor serves the site in {name}: {other.rpartition(' ')[0]}. Stop it first;"

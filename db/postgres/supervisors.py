@@ -41,8 +41,8 @@ _ALL = (
 
 class About(msgspec.Struct, frozen=True, rename="camel"):
     """A supervisor. addresses: of its listeners, by kind (`api`, `public`, `agents`). relay: path of the
-    socket at which its holder takes connections of standbys of the same boot. clock_ahead: seconds by
-    which its clock was ahead of the database's.
+    socket at which its holder takes connections of standbys of the same boot. life: of its process (see
+    `life`). clock_ahead: seconds by which its clock was ahead of the database's.
     """
 
     host: str
@@ -51,6 +51,7 @@ class About(msgspec.Struct, frozen=True, rename="camel"):
     version: str
     addresses: dict[str, str]
     relay: str
+    life: str = ""
     clock_ahead: float = 0.0
 
 

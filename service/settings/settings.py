@@ -22,6 +22,7 @@ from .value_parsers import (
     drivers,
     gpu_ids,
     header_name,
+    host_ports,
     issuer_url,
     one_of,
     or_none,
@@ -82,6 +83,11 @@ class SupervisorSettings:
     )
     agents_tls_ca: str | None = _is(
         None, or_none(text), "file with the certificate authority that agents trust"
+    )
+    agents_others: tuple[str, ...] = _is(
+        (),
+        host_ports,
+        "addresses host:port of the agents' listeners of the site's other supervisors (store.standby)",
     )
     server_secret_file: str | None = _is(
         None,

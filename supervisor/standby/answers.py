@@ -14,8 +14,9 @@ from ...runtime.connections.http_server import authenticated
 from ...runtime.connections.http_server import server as http_server
 from ..process.connection_limits import ConnectionGuard
 from ..process.site_secrets import SiteSecrets
-from .lookout import LOOK_SECS
 
+#: Time after which clients ask again, in seconds.
+RETRY_SECS = 1.0
 #: Path that a standby answers itself.
 HEALTH = b"GET /health"
 
@@ -24,7 +25,7 @@ def no_supervisor(why: str) -> Refusal:
     return Refusal(
         "noSupervisor",
         f"no supervisor serves the site at this address: {why}",
-        {"retryAfterSecs": LOOK_SECS},
+        {"retryAfterSecs": RETRY_SECS},
     )
 
 
@@ -53,7 +54,7 @@ class _Base(tornado.web.RequestHandler):
     def refuse(self, refusal: Refusal) -> None:
         self._count("refused." + refusal.code)
         if "retryAfterSecs" in refusal.more:
-            self.set_header("Retry-After", str(round(LOOK_SECS)))
+            self.set_header("Retry-After", str(round(RETRY_SECS)))
         self._send(refusal.http, refusal.body())
 
 

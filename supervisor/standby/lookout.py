@@ -4,6 +4,7 @@ free. It also checks that the root is the holder's.
 
 import contextlib
 import hashlib
+import os
 import secrets
 import threading
 import time
@@ -18,15 +19,16 @@ from ...db.postgres.connection import Raw, connect, refusal
 from ...db.postgres.supervisors import About, Claim, Seen
 from ...db.store.head_file import NOTHING, read_head
 from ...protocol.errors import Refusal
+from ...runtime import processes
 from ...runtime.filesystems import make_folder, write_atomically
 
-#: Interval of the looks, in seconds.
-LOOK_SECS = 1.0
+#: Interval of the looks, and of this supervisor's own signs of life, in seconds.
+LOOK_SECS, BEAT_SECS = 0.5, 2.0
 #: A holder whose text in the root differs from ours in this many looks has another folder: a network
 #: file system may show the last one for a few seconds.
-MOST_DIFFERENT = 8
+MOST_DIFFERENT = 16
 #: A holder that does not stand by is reported after this many looks: it may be about to stop.
-MOST_ALONE = 8
+MOST_ALONE = 16
 #: Limit of the wait for the end of the thread, in seconds.
 STOP_SECS = 2.0
 #: File in `db/` whose hash the holder writes to the database.
@@ -58,6 +60,7 @@ class Lookout:
         self._stop = threading.Event()
         self._raw: Raw | None = None
         self._different = self._alone = 0
+        self._beat_at = 0.0
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
 
     def start(self) -> None:
@@ -111,23 +114,27 @@ class Lookout:
     def _look(self, raw: Raw) -> News:
         if not opening.has_tables(raw, self._site.address.schema):
             return Taken()  # opening it says what is missing
-        supervisors.beat(raw, self._claim.holder, self._about)
+        if time.monotonic() >= self._beat_at:
+            supervisors.beat(raw, self._claim.holder, self._about)
+            self._beat_at = time.monotonic() + BEAT_SECS
         seen = supervisors.look(raw)
         self._about = msgspec.structs.replace(self._about, clock_ahead=time.time() - seen.clock)
         self._check_folder(seen)
         if self._different:
             return seen
-        if not seen.free:
+        dead = seen.about is not None and has_ended(seen.about)
+        if not seen.free and not dead:
             self._check_alone(seen)
             if seen.about is not None:
                 return seen
-        return Taken() if self._take(raw) else seen
+        return Taken() if self._take(raw, seen.holder if dead else None) else seen
 
-    def _take(self, raw: Raw) -> bool:
+    def _take(self, raw: Raw, dead: str | None) -> bool:
         deadline = self._claim.deadline
         sent = deadline.now()
         try:
-            lease.take(raw, self._claim.holder, self._site.address.schema, self._site.address.name)
+            address = self._site.address
+            lease.take(raw, self._claim.holder, address.schema, address.name, dead)
         except Refusal:
             return False  # another one was faster, or the holder lives
         deadline.extend(sent)
@@ -159,6 +166,28 @@ class Lookout:
                 f"another supervisor serves the site in {self._site.address.name} and has no store.standby:"
                 f" {seen.holder.rpartition(' ')[0]}. Set it there, too, and restart that supervisor first",
             )
+
+
+def life(pid: int) -> str:
+    """Return what identifies a process of this machine's boot and pid namespace."""
+    space = os.readlink("/proc/self/ns/pid")
+    return f"{processes.boot_id()} {space} {processes.start_ticks(pid)}"
+
+
+def has_ended(about: About) -> bool:
+    """Return whether this process has certainly ended: it was killed, and this is its machine."""
+    known = about.life.rpartition(" ")
+    if known[0] != life(os.getpid()).rpartition(" ")[0] or not known[2].isdigit():
+        return False
+    try:
+        stat = Path(f"/proc/{about.pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    except OSError:
+        return False  # for example, too many open files: that proves nothing
+    # state, number of threads and start time, as in proc(5)
+    fields = stat[stat.rfind(b")") + 2 :].split()
+    return int(fields[19]) != int(known[2]) or (fields[0] in b"ZX" and int(fields[17]) <= 1)
 
 
 def _hash(data: bytes) -> str:

@@ -32,7 +32,7 @@ from . import answers
 from .answers import HEALTH
 from .forwarding import Forwarder
 from .listening import KINDS, Kind, Listening, listen
-from .lookout import Lookout, News, Taken, Unknown
+from .lookout import Lookout, News, Taken, Unknown, life
 from .passing import FOLDER, Passer
 
 #: Exit code of a process that lost its lease (EX_TEMPFAIL of sysexits.h): start it again.
@@ -267,6 +267,7 @@ async def stand_by(
             version=VERSION,
             addresses=listening.addresses(settings),
             relay=str(root / FOLDER / name),
+            life=life(os.getpid()),
         )
         claim = Claim(new_holder(), LeaseDeadline(LEASE_SECS, MARGIN_SECS, _end))
         events.claim = claim
