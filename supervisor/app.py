@@ -562,7 +562,11 @@ class _Supervisor:
             )
         self.url = url
         if self._place is not None:
-            self._receiver = Receiver(Path(self._place.about.relay), self._take_over, self._fence)
+            try:
+                path = Path(self._place.about.relay)
+                self._receiver = Receiver(path, self._take_over, self._fence)
+            except OSError as e:
+                self.noticed("standbySocket", f"standbys cannot pass connections: {e}")
         self._publish_client_file()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop_requested.set)

@@ -183,14 +183,6 @@ def has_tables(raw: Raw, schema: str) -> bool:
 
 def create(site: Site, raw: Raw) -> None:
     """Create the tables, all or none. Raises Refusal if the schema has other ones."""
-    row = raw.execute(
-        "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (site.address.schema,)
-    ).fetchone()
-    if row is not None and row[0]:
-        raise Refusal(
-            "badConfig",
-            f"{site.address.name} has tables that are no event store: choose another schema",
-        )
     with raw.transaction():
         # another supervisor may begin at the same time
         raw.execute(
@@ -198,6 +190,14 @@ def create(site: Site, raw: Raw) -> None:
         )
         if has_tables(raw, site.address.schema):
             return
+        row = raw.execute(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (site.address.schema,)
+        ).fetchone()
+        if row is not None and row[0]:
+            raise Refusal(
+                "badConfig",
+                f"{site.address.name} has tables that are no event store: choose another schema",
+            )
         raw.execute(
             sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(site.address.schema))
         )

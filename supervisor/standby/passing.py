@@ -5,6 +5,7 @@ A packet is the kind of the listener, with the descriptor; the holder answers ea
 it serves the connection. Only this unix user and root can open the socket.
 """
 
+import array
 import asyncio
 import contextlib
 import errno
@@ -74,7 +75,7 @@ class Receiver:
 
     def _take(self, peer: socket.socket) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(peer, _PACKET, 4)
+            data, descriptors = _received(peer)
         except BlockingIOError:
             return
         except OSError:
@@ -101,6 +102,17 @@ class Receiver:
         self._peers.discard(peer)
         self._loop.remove_reader(peer)
         peer.close()
+
+
+def _received(peer: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive a packet. `socket.recv_fds` would leave its descriptors to child processes."""
+    most = 4 * array.array("i").itemsize
+    data, parts, _, _ = peer.recvmsg(_PACKET, socket.CMSG_LEN(most), socket.MSG_CMSG_CLOEXEC)
+    found = array.array("i")
+    for level, kind, content in parts:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            found.frombytes(content[: len(content) - len(content) % found.itemsize])
+    return data, list(found)
 
 
 class Passer:

@@ -27,6 +27,7 @@ from ..process import site_secrets
 from ..process.connection_limits import ConnectionGuard
 from ..process.counters import Counters
 from ..process.event_log import EventLog
+from ..process.listeners import PAUSE_SECS
 from ..process.root_directory import RootDirectory
 from . import answers
 from .answers import HEALTH
@@ -172,13 +173,26 @@ class Standby:
         for _ in range(_ACCEPTED):
             try:
                 connection, _address = listener.accept()
-            except OSError:
+            except BlockingIOError:
+                return
+            except OSError as e:
+                self._pause(kind, listener, e)
                 return
             connection.setblocking(False)
             if kind == "api":
                 self._peek(connection)
             else:
                 self._hand_over(kind, connection)
+
+    def _pause(self, kind: Kind, listener: socket.socket, error: OSError) -> None:
+        """Accept nothing for a while: descriptors or memory are short."""
+        self._log("connections wait: {}", error.strerror)
+        self._loop.remove_reader(listener)
+        self._loop.call_later(PAUSE_SECS, self._resume, kind, listener)
+
+    def _resume(self, kind: Kind, listener: socket.socket) -> None:
+        if not self._done.done():
+            self._loop.add_reader(listener, self._accept, kind, listener)
 
     def _peek(self, connection: socket.socket) -> None:
         """Wait for the first bytes of a connection, which stay in it."""
@@ -272,9 +286,10 @@ async def stand_by(
         claim = Claim(new_holder(), LeaseDeadline(LEASE_SECS, MARGIN_SECS, _end))
         events.claim = claim
         place = Place(events.site(root_id), claim, about, listening)
-        standby = Standby(
-            settings, root, place, wall, notifier, lambda: ready(about.addresses["api"])
-        )
+        with root.alone():  # the first start of a root writes its secrets
+            standby = Standby(
+                settings, root, place, wall, notifier, lambda: ready(about.addresses["api"])
+            )
         if await standby.wait():
             return place
     except BaseException:

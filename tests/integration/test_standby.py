@@ -13,12 +13,22 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import postgres_server
 import pytest
 from supervisor_fork_server import ForkedProcess
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
+
+from jobscribe.db.postgres import lease, opening
+from jobscribe.db.postgres import supervisors as supervisors_table
+from jobscribe.db.postgres.connection import connect
+from jobscribe.db.postgres.opening import Site
+from jobscribe.protocol.errors import Refusal
+from jobscribe.runtime.lease_deadline import LeaseDeadline
+from jobscribe.runtime.store_address import parsed
+from jobscribe.supervisor.standby import lookout
 
 pytestmark = pytest.mark.process
 
@@ -256,3 +266,71 @@ def test_random_kills_lose_and_double_nothing(supervisors: Supervisors) -> None:
         assert (folder / str(number)).read_text() == "x\n", "started once"
     took = sorted(supervisors.took)
     print(f"{KILLS} faults: median {took[len(took) // 2]:.1f} s, longest {took[-1]:.1f} s")
+
+
+def test_a_lease_is_taken_when_its_holder_can_no_longer_act(tmp_path: Path) -> None:
+    server = postgres_server.shared_durable()
+    site = Site(parsed(server.url()), None, tmp_path / "db", "root")
+    about = supervisors_table.About("a", 1, "b", "1", {}, "/r")
+
+    def take(holder: str, dead: str | None = None) -> lease.Lease | None:
+        try:
+            return lease.take(raw, holder, site.address.schema, "db", dead)
+        except Refusal as e:
+            assert e.code == "rootBusy"
+            return None
+
+    with connect(site.address, None) as raw:
+        opening.create(site, raw)
+        opening.create(site, raw)  # two supervisors start at once
+        supervisors_table.create(raw)
+        with connect(site.address, None) as gone:
+            supervisors_table.beat(gone, "first", about)
+            assert lease.take(gone, "first", site.address.schema, "db").epoch == 1
+            supervisors_table.prove(gone, "first", "hash")
+        seen = supervisors_table.look(raw)
+        assert (seen.free, seen.holder, seen.about, seen.proof) == (False, "first", about, "hash")
+        assert 0 < seen.expires_in <= lease.LEASE_SECS
+        assert take("second") is None, "it may answer requests without a session"
+        assert take("second", dead="other") is None
+        taken = take("second", dead="first")
+        assert taken is not None and taken.epoch == 2
+        raw.execute("UPDATE lease SET expires = clock_timestamp() - interval '1 ms'")
+        assert supervisors_table.look(raw).free and not lease.take_again(raw, "first", "s")
+        supervisors_table.beat(raw, "third", about)
+        taken = take("third")
+        assert taken is not None and taken.epoch == 3
+        lease.release(raw, 3)
+        assert [m.role for m in supervisors_table.members(raw)] == ["standby", "standby"]
+        assert take("fourth") is not None
+
+
+def test_a_root_that_is_not_shared_and_a_holder_that_stays_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "LOOK_SECS", 0.01)
+    server = postgres_server.shared_durable()
+    address = parsed(server.url())
+
+    def look(root: str, holder: str) -> tuple[lookout.Lookout, list[lookout.News]]:
+        deadline = LeaseDeadline(60.0, 0.0, lambda late: None)
+        claim = supervisors_table.Claim(holder, deadline)
+        about = supervisors_table.About("a", 1, "b", "1", {}, "/r", f"other boot {holder}")
+        site = Site(address, None, tmp_path / root / "db", "root", claim)
+        news: list[lookout.News] = []
+        out = lookout.Lookout(site, claim, about, news.append)
+        out.start()
+        return out, news
+
+    first, news = look("one", "first")
+    until(lambda: news and isinstance(news[-1], lookout.Taken), "it has the lease")
+    first.stop()
+    _, news = look("two", "second")
+    until(lambda: isinstance(news[-1:] and news[-1], Refusal), "another folder is refused")
+    assert "is not the root of the supervisor that serves" in str(news[-1])
+    with connect(address, None) as raw:
+        raw.execute("UPDATE lease SET released = true")
+        lease.take(raw, "alone", address.schema, "db")
+        _, news = look("one", "third")
+        until(lambda: isinstance(news[-1:] and news[-1], Refusal), "a lasting holder is named")
+        assert "has no store.standby" in str(news[-1])
