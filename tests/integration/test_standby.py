@@ -291,6 +291,7 @@ def test_a_lease_is_taken_when_its_holder_can_no_longer_act(tmp_path: Path) -> N
         seen = supervisors_table.look(raw)
         assert (seen.free, seen.holder, seen.about, seen.proof) == (False, "first", about, "hash")
         assert 0 < seen.expires_in <= lease.LEASE_SECS
+        until(lambda: lease._is_gone(raw, site.address.schema, 1), "its session has ended")
         assert take("second") is None, "it may answer requests without a session"
         assert take("second", dead="other") is None
         taken = take("second", dead="first")
