@@ -30,6 +30,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "List and stop agents, print their logs (with --keeper-fd: start one; for keepers).",
     ),
     "keeper": ("agent_entry", "keeper", "Start a keeper (for drivers)."),
+    "supervisors": (
+        "services.supervisors",
+        "supervisors",
+        "List the supervisors of a site in PostgreSQL: which one serves.",
+    ),
     "run": ("run", "run", "Submit a command, follow its output, exit with its code."),
     "job": ("", "job", "Submit, monitor and control jobs."),
     "login": ("login", "login", "Sign in to a cluster, so that runs start there as you."),

@@ -149,6 +149,9 @@ CODES: dict[str, Code] = {
         409, False, "wait for the agent's runs or cancel them, then send the same request again"
     ),
     "agentUnavailable": Code(503, True, "read the agent's log; the same request may be sent again"),
+    "noSupervisor": Code(
+        503, True, "send the same request again in a moment, or to another address"
+    ),
     "supervisorUnavailable": Code(503, True, "send the same request again in a moment"),
     "draining": Code(
         503, True, "the supervisor is stopping; send the same request again in a moment"

@@ -5,15 +5,17 @@ No rules live here: decisions are in `core`, requests in `runs` and `api`.
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tornado.httpserver
 
@@ -107,9 +109,15 @@ from .runs.service import RunService
 from .runs.shells import Shells
 from .runs.site_drains import SiteDrains
 from .runs.why_facts import UserNames
+from .standby.listening import Kind
+from .standby.passing import Receiver
+from .standby.sending import check_sends
 from .streams.live_updates import LiveUpdates
 from .tracing.id_lookup import Known
 from .usage.samples import UsageSamples
+
+if TYPE_CHECKING:
+    from .standby.standby import Place
 
 #: Retry interval while the store cannot be written.
 STORE_RETRY_SECS = 0.5
@@ -137,11 +145,13 @@ def main(
     and watchdog messages (systemd).
     """
     check(settings)
-    root = RootDirectory(settings.root)
+    shared = settings.store.standby
+    root = RootDirectory(settings.root, shared=shared)
     try:
         events = event_log(root.path, settings)
-        card = root_identity.compare(root, events)
-        root_identity.write_key(root.path, card)
+        with root.alone() if shared else contextlib.nullcontext():
+            card = root_identity.compare(root, events)
+            root_identity.write_key(root.path, card)
         process_limits.protect_memory()
         process_limits.shorten_switch_interval()
         processes.set_title("jobscribe supervisor", str(root.path))
@@ -163,16 +173,36 @@ async def _serve(
     notifier: Notifier,
     lag: LoopLag,
 ) -> None:
+    announced = False
+
+    def ready(url: str) -> None:
+        nonlocal announced
+        if not announced:
+            announced = True
+            announce({"url": url, "root": str(root.path), "pid": os.getpid()})
+
+    place = None
+    if settings.store.standby:
+        from .standby.standby import stand_by  # needs psycopg
+
+        wall = clock.SystemClock().wall
+        place = await stand_by(settings, root, events, card.id, wall, notifier, ready)
+        if place is None:
+            return
     async with AsyncExitStack() as stack:
-        supervisor = _Supervisor(settings, root, card, events, front, notifier, lag)
+        supervisor = _Supervisor(settings, root, card, events, front, notifier, lag, place)
         stack.push_async_callback(supervisor.close)
         await supervisor.start()
-        announce({"url": supervisor.url, "root": str(root.path), "pid": os.getpid()})
+        ready(supervisor.url)
         # Objects of the startup are never garbage. Without this, each full collection would block
         # the loop for tens of milliseconds.
         gc.freeze()
         lag.begin(supervisor.log)
         await supervisor.wait_until_stopped()
+
+
+def _unfenced() -> None:
+    """Allow everything: only one supervisor uses this root."""
 
 
 class _Supervisor:
@@ -189,8 +219,16 @@ class _Supervisor:
         front: str | None,
         notifier: Notifier,
         lag: LoopLag,
+        place: "Place | None" = None,
     ) -> None:
+        """place: of a supervisor that stood by, and has the lease."""
         self._settings, self._root, self._front, self._card = settings, root, front, card
+        self._place = place
+        #: ends the process if it lost its lease; called before anything is sent or started
+        self._fence: Callable[[], object] = (
+            _unfenced if place is None else place.claim.deadline.check
+        )
+        root.before_repair = self._fence
         self._loop = asyncio.get_running_loop()
         self._stop_requested = asyncio.Event()
         self._fatal: Refusal | None = None
@@ -207,7 +245,9 @@ class _Supervisor:
         self._undo_logging = capture_logging(self.log)
         self._counters = Counters()
         self._store = events.open(card.id, self._deliver, self._store_checkpoint, self.log)
-        self._records = RecordWriter(root / "supervisor-job", self._records_failed)
+        self._records = RecordWriter(
+            root / "supervisor-job", self._records_failed, before=self._fence
+        )
         self._feed = EventFeed(self._store)
         system = self._store.read(SYSTEM)
         self._session, self._rolled_back, self._serial_floor = (
@@ -327,6 +367,8 @@ class _Supervisor:
             settings, root, self._store, self.log, self._counters, self._redactor, self._clock
         )
         self._servers: list[tornado.httpserver.HTTPServer] = []
+        self._by_kind: dict[Kind, tornado.httpserver.HTTPServer] = {}
+        self._receiver: Receiver | None = None
         self._certificates: list[ServerCertificate] = []
         self._secrets.follow(
             self._redactor, self.noticed, self.log, self._counters.add, self._publish_address
@@ -411,6 +453,7 @@ class _Supervisor:
         )
 
     def perform(self, effect: Effect, cause: Cause) -> None:
+        self._fence()
         try:
             self._effect_executor.perform(effect, cause)
         except Exception as e:
@@ -470,6 +513,7 @@ class _Supervisor:
             {
                 "agentsUrl": agents_url,
                 **link,
+                **self._other_agents_urls(),
                 "agentsCa": s.agents_tls_ca,
                 "pingSecs": pace.interval,
                 "pingTimeoutSecs": pace.timeout,
@@ -492,6 +536,7 @@ class _Supervisor:
         self._engine.start()
         # Listen only now: the engine would forget an agent that connects before the log is folded.
         self._listen(
+            "agents",
             agents,
             self._guard.before(agents_application(self._hub), "rejected"),
             tls=tls,
@@ -509,19 +554,26 @@ class _Supervisor:
             front = bound_path(str(folder / "api"))
             url = unix_url(str(folder / "api"))
         else:
-            front = bound(s.ip, s.port)
+            front = bound(s.ip, s.port) if self._place is None else self._place.listening.api
             url = f"http://{s.ip}:{port_of(front)}"
         services = self._services()
-        self._listen(front, self._guard.before(application(services), "refused"))
+        self._listen("api", front, self._guard.before(application(services), "refused"))
         if public_tls is not None:
-            sockets = bound(s.tls_ip, s.tls_port)
+            sockets = self._public_listener()
             self._public = {"publicUrl": f"https://{s.tls_ip}:{port_of(sockets)}"}
             self._listen(
+                "public",
                 sockets,
                 self._guard.before(application(services), "refused"),
                 tls=public_tls,
             )
         self.url = url
+        if self._place is not None:
+            try:
+                path = Path(self._place.about.relay)
+                self._receiver = Receiver(path, self._take_over, self._fence)
+            except OSError as e:
+                self.noticed("standbySocket", f"standbys cannot pass connections: {e}")
         self._publish_client_file()
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self._stop_requested.set)
@@ -543,9 +595,25 @@ class _Supervisor:
         if s.sockets:
             path = str(folder / "agents")
             return bound_path(path), "ws://localhost/agent", {"link": path}
-        agents = bound(s.agents_ip, s.agents_port)
+        agents = (
+            bound(s.agents_ip, s.agents_port)
+            if self._place is None
+            else self._place.listening.agents
+        )
         scheme = "wss" if s.agents_tls_cert else "ws"
         return agents, f"{scheme}://{s.agents_ip}:{port_of(agents)}/agent", {}
+
+    def _other_agents_urls(self) -> dict[str, Any]:
+        """Return the field of the address file with the addresses of the site's other supervisors."""
+        s = self._settings.supervisor
+        scheme = "wss" if s.agents_tls_cert else "ws"
+        others = [f"{scheme}://{address}/agent" for address in s.agents_others]
+        return {"agentsOthers": others} if others else {}
+
+    def _public_listener(self) -> Bound:
+        s = self._settings.supervisor
+        found = None if self._place is None else self._place.listening.public
+        return bound(s.tls_ip, s.tls_port) if found is None else found
 
     async def wait_until_stopped(self) -> None:
         """Return when the process is to stop. Raise Refusal if the store failed permanently."""
@@ -559,6 +627,8 @@ class _Supervisor:
         """
         self._watchdog.close()
         self._run_service.draining = True
+        if self._receiver is not None:
+            self._receiver.close()
         for server in self._servers:
             server.stop()
         if hasattr(self, "_store_retry"):
@@ -808,12 +878,28 @@ class _Supervisor:
         return key in self._hub.connections
 
     def _listen(
-        self, sockets: Bound, guarded: GuardedServer, *, tls: ServerCertificate | None = None
+        self,
+        kind: Kind,
+        sockets: Bound,
+        guarded: GuardedServer,
+        *,
+        tls: ServerCertificate | None = None,
     ) -> None:
         context = None if tls is None else tls.context
         server = http_server(guarded, tls=context, body=MAX_BODY)
+        if self._place is not None:
+            check_sends(server, self._fence)
+            self._by_kind[kind] = server
         server.add_sockets(pausing_listeners(sockets, self.noticed, self._guard.make_room))
         self._servers.append(server)
+
+    def _take_over(self, kind: Kind, connection: socket.socket) -> None:
+        """Serve a connection that a standby accepted."""
+        server = self._by_kind.get(kind)
+        if server is None:
+            connection.close()
+        else:
+            server._handle_connection(connection, connection.getpeername())
 
     def _agent_id(self, key: AgentKey) -> str:
         """Return the agent's id. It is derived from the key, so it survives restarts and appears in

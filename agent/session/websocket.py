@@ -49,6 +49,7 @@ SENTENCE_CHARS = 600
 
 class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "agentsCa"}):
     """The address file. ca: PEM file of the pinned authority, for wss. link: Unix socket of a relay.
+    others: URLs of other supervisors of the site, of which one serves at a time.
 
     ping_secs, ping_timeout_secs: heartbeat interval and timeout of each end.
     """
@@ -56,6 +57,7 @@ class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "ag
     url: str
     ca: str | None = None
     link: str | None = None
+    others: tuple[str, ...] = msgspec.field(default=(), name="agentsOthers")
     ping_secs: float = msgspec.field(default=20.0, name="pingSecs")
     ping_timeout_secs: float = msgspec.field(default=10.0, name="pingTimeoutSecs")
 
@@ -63,8 +65,9 @@ class Address(msgspec.Struct, frozen=True, rename={"url": "agentsUrl", "ca": "ag
 def read_address(path: Path) -> Address:
     """Read the address that the supervisor wrote. Raises OSError or ValueError."""
     address = msgspec.json.decode(path.read_bytes(), type=Address)
-    if not address.url.startswith(("ws://", "wss://")):
-        raise ValueError(f"not a websocket URL: {address.url[:100]!r}")
+    for url in (address.url, *address.others):
+        if not url.startswith(("ws://", "wss://")):
+            raise ValueError(f"not a websocket URL: {url[:100]!r}")
     if address.link is not None and not address.link.startswith("/"):
         raise ValueError(f"not an absolute path of a relay's socket: {address.link[:100]!r}")
     if not 0 < address.ping_timeout_secs <= address.ping_secs:
@@ -99,6 +102,10 @@ class Link:
         self._on_up, self._on_message, self._on_down = on_up, on_message, on_down
         self._socket: tornado.websocket.WebSocketClientConnection | None = None
         self._outbox = Outbox()
+        #: address of the file at the newest attempt to connect
+        self._url = ""
+        #: number of attempts that failed since the file changed: each takes the next address
+        self._turn = 0
         #: the supervisor's settings for agents, of the newest connection; None: it is of an earlier
         #: version, which sends none
         self.site: SiteHello | None = None
@@ -122,7 +129,8 @@ class Link:
         backoff, loop = Backoff(), asyncio.get_running_loop()
         while True:
             try:
-                socket, pace, protocol = await self._dial()
+                before = _stamp(self._file)
+                socket, pace, protocol = await self._dial_unless_changed(before)
             except (
                 OSError,
                 ValueError,
@@ -130,11 +138,12 @@ class Link:
                 tornado.websocket.WebSocketError,
                 tornado.iostream.StreamClosedError,
             ) as e:
+                self._turn += 1
                 self._log_failure(backoff, e)
                 pause = backoff.failed(_outcome(e), random.random())
             else:
                 begun = loop.time()
-                await self._serve(socket, pace, protocol)
+                await self._serve(socket, pace, protocol, before)
                 pause = backoff.ended(loop.time() - begun, random.random())
             if await self._wait_for_new_address(pause):
                 backoff = Backoff()
@@ -150,6 +159,28 @@ class Link:
             if _stamp(self._file) != before:
                 return True
         return False
+
+    async def _changed(self, before: tuple[int, int] | None) -> None:
+        """Return when the address file is another one than `before`."""
+        while True:
+            if _stamp(self._file) not in (before, None):
+                return
+            await asyncio.sleep(LOOK_SECS)
+
+    async def _dial_unless_changed(
+        self, before: tuple[int, int] | None
+    ) -> tuple[tornado.websocket.WebSocketClientConnection, HeartbeatTiming, int]:
+        """Dial, and give up when another supervisor takes over: the one that was dialled may be frozen."""
+        loop = asyncio.get_running_loop()
+        dial, changed = loop.create_task(self._dial()), loop.create_task(self._changed(before))
+        try:
+            await asyncio.wait({dial, changed}, return_when=asyncio.FIRST_COMPLETED)
+            if not dial.done():
+                raise ConnectionAbortedError("the supervisor's address has changed")
+            return dial.result()
+        finally:
+            dial.cancel()
+            changed.cancel()
 
     def _log_failure(self, backoff: Backoff, e: Exception) -> None:
         if backoff.failures % SAY_EVERY == 0:
@@ -171,11 +202,15 @@ class Link:
     ) -> tuple[tornado.websocket.WebSocketClientConnection, HeartbeatTiming, int]:
         """Return a connection, the timing of its heartbeats and its protocol version."""
         address = read_address(self._file)
+        if address.url != self._url:
+            self._url, self._turn = address.url, 0
+        urls = (address.url, *address.others)
+        url = urls[self._turn % len(urls)]
         tls = None
-        if address.url.startswith("wss:"):
+        if url.startswith("wss:"):
             tls = ssl.create_default_context(cafile=address.ca)
         request = tornado.httpclient.HTTPRequest(
-            address.url,
+            url,
             headers={
                 "Authorization": "Bearer " + self._token,
                 "X-Jobscribe-Agent": self._key,
@@ -212,7 +247,9 @@ class Link:
         socket: tornado.websocket.WebSocketClientConnection,
         pace: HeartbeatTiming,
         protocol: int,
+        address: tuple[int, int] | None,
     ) -> None:
+        """Serve a connection. address: stamp of the file that it was made with."""
         self._outbox.clear()
         self._outbox.put(self._alive)
         self._socket = socket
@@ -222,6 +259,7 @@ class Link:
         helpers = [
             loop.create_task(self._write(socket, Encoder(protocol=protocol))),
             loop.create_task(self._watch(socket, heart, pace)),
+            loop.create_task(self._follow(socket, address)),
         ]
         decoder = Decoder("to_agent", protocol=protocol)
         self._on_up()
@@ -268,6 +306,25 @@ class Link:
                 case "slept":
                     self._log("this agent was suspended; it reconnects")
                     _drop(socket)
+
+    async def _follow(
+        self,
+        socket: tornado.websocket.WebSocketClientConnection,
+        stamp: tuple[int, int] | None,
+    ) -> None:
+        """Drop the connection when the file names another supervisor: that one serves the site."""
+        url = self._url
+        while True:
+            await self._changed(stamp)
+            stamp = _stamp(self._file)
+            try:
+                if read_address(self._file).url == url:
+                    continue
+            except (OSError, ValueError):
+                continue
+            self._log("another supervisor serves the site; this agent connects to it")
+            _drop(socket)
+            return
 
     def _read(self, decoder: Decoder, frame: bytes | str) -> bool:
         gaps = decoder.gaps

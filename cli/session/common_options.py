@@ -26,7 +26,10 @@ def common_options(command: Command) -> Command:
                 help="Root of the supervisor (default: JOBSCRIBE_ROOT, else ~/.jobscribe).",
             ),
             _option(
-                "url", "--url", metavar="URL", help="Address of the supervisor, instead of a root."
+                "url",
+                "--url",
+                metavar="URL",
+                help="Address of the supervisor, instead of a root; several with commas between them.",
             ),
             _option(
                 "site",

@@ -175,7 +175,7 @@ class Session:
         if self.url:
             from ...service.site.secret_files import sends_in_clear
 
-            if sends_in_clear(self.url):
+            if any(sends_in_clear(url) for url in self.url.split(",")):
                 raise click.UsageError(
                     "over http to another machine others can read the secret; use https, or an ssh tunnel"
                     " to the supervisor's machine"

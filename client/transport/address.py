@@ -5,7 +5,7 @@ fails, because a restarted supervisor may have another port and token.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -63,8 +63,27 @@ def in_root(root: str | os.PathLike[str]) -> Source:
 TokenSource = str | Callable[[], str]
 
 
+class Several:
+    """A source with the addresses of several supervisors of one site, of which one is in use."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources, self._at = sources, 0
+
+    def __call__(self) -> Address:
+        return self._sources[self._at]()
+
+    def leave(self, url: str) -> None:
+        """Use the next address from now on, if this one is in use: no supervisor answers there."""
+        if self().url == url:
+            self._at = (self._at + 1) % len(self._sources)
+
+
 def fixed(url: str, token: TokenSource, uid: str | None = None) -> Source:
-    """Return a source for a fixed address. uid: None for the user of an API token."""
+    """Return a source for a fixed address, or for several with commas between them. uid: None for the
+    user of an API token.
+    """
+    if "," in url:
+        return Several([fixed(one.strip(), token, uid) for one in url.split(",") if one.strip()])
     address = Address(url=url.rstrip("/"), token="", uid=uid or "")
     if isinstance(token, str):
         address = msgspec.structs.replace(address, token=token)

@@ -73,7 +73,7 @@ class AsyncConnection:
         ):
             async for chunk in chunks:
                 yield chunk
-        self.endpoint.forget()
+        self.endpoint.forget(address.url)
         raise messages.unreachable(address.url, ConnectionError("the stream ended"))
 
     async def pause(self, secs: float) -> None:
@@ -123,7 +123,7 @@ class AsyncConnection:
                     return await self._sent(address.url, connection, encoded)
             return await self._sent(address.url, self._connection(address.url), encoded)
         except FAILURES as e:
-            self.endpoint.forget()
+            self.endpoint.forget(address.url)
             raise messages.failure(address.url, e) from None
 
     async def _sent(
@@ -165,7 +165,7 @@ class AsyncConnection:
             await connection.aclose()
             if not isinstance(e, FAILURES):
                 raise
-            self.endpoint.forget()
+            self.endpoint.forget(address.url)
             raise messages.failure(address.url, e) from None
 
     def _connection(self, url: str) -> httpcore.AsyncHTTPConnection:
@@ -197,7 +197,7 @@ class AsyncResponse:
             async for chunk in self._body:
                 yield chunk
         except FAILURES as e:
-            self._endpoint.forget()
+            self._endpoint.forget(self.url)
             raise messages.failure(self.url, e) from None
 
     async def pieces(self, length: int) -> AsyncGenerator[bytes, None]:

@@ -66,7 +66,7 @@ class Connection:
         """Yield the body of one response as it arrives. Always ends with a ClientError."""
         with self._opened(address, request) as response:
             yield from response.chunks()
-        self.endpoint.forget()
+        self.endpoint.forget(address.url)
         raise messages.unreachable(address.url, ConnectionError("the stream ended"))
 
     def pause(self, secs: float) -> None:
@@ -105,7 +105,7 @@ class Connection:
                     return self._sent(address.url, connection, encoded)
             return self._sent(address.url, self._new(address.url), encoded)
         except FAILURES as e:
-            self.endpoint.forget()
+            self.endpoint.forget(address.url)
             raise messages.failure(address.url, e) from None
 
     def _sent(
@@ -158,7 +158,7 @@ class Connection:
             connection.close()
             if not isinstance(e, FAILURES):
                 raise
-            self.endpoint.forget()
+            self.endpoint.forget(address.url)
             raise messages.failure(address.url, e) from None
 
     def _connection(self, url: str) -> httpcore.HTTPConnection:
@@ -198,7 +198,7 @@ class Response:
         try:
             yield from self._response.iter_stream()
         except FAILURES as e:
-            self._endpoint.forget()
+            self._endpoint.forget(self.url)
             raise messages.failure(self.url, e) from None
 
     def pieces(self, length: int) -> Iterator[bytes]:

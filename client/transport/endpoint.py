@@ -9,11 +9,15 @@ import time
 from collections.abc import Callable, Mapping
 
 from ..api.errors import ClientError
-from .address import Address, Source
+from .address import Address, Several, Source
 from .retry import MOST_MOVES, Retry
 
 #: Codes after which the address and the secret or API token are looked up again.
-_RELOCATING = frozenset({"unauthenticated", "tokenExpired", "tokenRevoked", "unreachable"})
+_RELOCATING = frozenset(
+    {"unauthenticated", "tokenExpired", "tokenRevoked", "unreachable", "noSupervisor"}
+)
+#: Those of them after which another address of the site is tried.
+_ELSEWHERE = frozenset({"unreachable", "noSupervisor"})
 #: Seconds after which the address is looked up again without a failure: during a rotation of the
 #: secret the earlier one is accepted for a while, and some requests must not be repeated.
 LOOK_SECS = 10.0
@@ -35,9 +39,12 @@ class Endpoint:
         budget_secs: float,
         on_trouble: OnTrouble | None = None,
         headers: Mapping[str, str] | None = None,
+        leave: Callable[[str], object] | None = None,
     ) -> None:
+        """leave: makes a source that has several addresses use another one (default: `Several`'s)."""
         self.source, self.budget_secs, self.on_trouble = source, budget_secs, on_trouble
         self.headers = dict(headers or {})
+        self._leave = source.leave if leave is None and isinstance(source, Several) else leave
         self._address: Address | None = None
         self._look_at = 0.0
         self._tls: ssl.SSLContext | None = None
@@ -56,9 +63,13 @@ class Endpoint:
         self._look_at = now + LOOK_SECS
         return self._address
 
-    def forget(self) -> None:
-        """Drop the address, so that the next request looks it up again."""
+    def forget(self, url: str | None = None) -> None:
+        """Drop the address, so that the next request looks it up again. url: of a supervisor that did
+        not answer; if there are several, the next request uses another one.
+        """
         self._address = None
+        if url is not None and self._leave is not None:
+            self._leave(url)
 
     def tls(self, url: str) -> ssl.SSLContext | None:
         """Return the TLS settings: the certificates that this machine trusts. None for plain HTTP."""
@@ -86,6 +97,8 @@ class Endpoint:
         """
         if error.code in at_once:
             raise error
+        if error.code in _ELSEWHERE and used is not None:
+            self.forget(used.url)
         if retry.moves < MOST_MOVES and self._moved(error, used):
             retry.moves += 1
             return 0.0

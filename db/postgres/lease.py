@@ -15,7 +15,9 @@ from ..store.head_file import DurablePosition
 from .connection import Raw
 
 #: A lease that was not renewed for this time may be taken, and the interval of its renewals.
-LEASE_SECS, RENEW_SECS = 10.0, 3.0
+LEASE_SECS, RENEW_SECS = 6.0, 1.5
+#: A holder with `store.standby` stops acting this long before the end of its lease.
+MARGIN_SECS = 1.0
 
 _EXPIRES = b"clock_timestamp() + %s * interval '1 second'"
 #: Raises division by zero, without effect, unless the epoch has the lease and the log is at this head.
@@ -37,15 +39,21 @@ def new_holder() -> str:
     return f"{socket.gethostname()} pid {os.getpid()} {secrets.token_hex(6)}"
 
 
-def take(raw: Raw, holder: str, schema: str, name: str) -> Lease:
-    """Take the next epoch. Raises Refusal("rootBusy") while another supervisor has the lease."""
+def take(raw: Raw, holder: str, schema: str, name: str, dead: str | None = None) -> Lease:
+    """Take the next epoch. Raises Refusal("rootBusy") while another supervisor has the lease.
+
+    A holder with a row in `supervisors` may act until its lease ends, also if its session is gone.
+    dead: a holder whose process has certainly ended.
+    """
     with raw.transaction():
         row = raw.execute(
-            "SELECT epoch, holder, released, expires <= clock_timestamp() FROM lease FOR UPDATE"
+            "SELECT epoch, holder, released, expires <= clock_timestamp(),"
+            " EXISTS (SELECT 1 FROM supervisors s WHERE s.holder = lease.holder) FROM lease FOR UPDATE"
         ).fetchone()
         assert row is not None
-        epoch, other, released, expired = row
-        if not (released or expired or other == holder or _is_gone(raw, schema, epoch)):
+        epoch, other, released, expired, acts = row
+        gone = not acts and _is_gone(raw, schema, epoch)
+        if not (released or expired or gone or other in (holder, dead)):
             raise Refusal(
                 "rootBusy",
                 f"another supervisor serves the site in {name}: {other.rpartition(' ')[0]}. Stop it first;"

@@ -18,10 +18,11 @@ from ..store.checksum_chain import START, Row, stored
 from ..store.contract import Stored
 from ..store.head_file import NOTHING, DurablePosition, HeadFile
 from ..store.store_folder import check_owner, make_folder, sync_folder
-from . import lease
+from . import lease, supervisors
 from .connection import Connection, Raw, connect, refusal
 from .lease import Lease
 from .schema import LAYOUT, TABLES
+from .supervisors import Claim
 
 #: Largest difference between this machine's clock and the database's.
 CLOCK_SECS = 600.0
@@ -33,12 +34,15 @@ MOVED = "moved:"
 
 
 class Site(NamedTuple):
-    """The place of a root's log. folder: of the head file, in the root. root_id: its identity."""
+    """The place of a root's log. folder: of the head file, in the root. root_id: its identity. claim:
+    of a supervisor that took the lease after it stood by.
+    """
 
     address: StoreAddress
     password_file: str | None
     folder: Path
     root_id: str
+    claim: Claim | None = None
 
 
 class Opened(NamedTuple):
@@ -81,7 +85,7 @@ def open_site(site: Site) -> Opened:
     try:
         check_owner(site.folder)
         make_folder(site.folder)
-        head_file = HeadFile(site.folder)
+        head_file = HeadFile(site.folder, shared=site.claim is not None)
     except OSError as e:
         raise refusal(e, site.address) from None
     try:
@@ -122,8 +126,12 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
             )
         create(site, raw)
     check_site(site, raw)
-    holder = lease.new_holder()
+    supervisors.create(raw)
+    holder = lease.new_holder() if site.claim is None else site.claim.holder
+    sent = 0.0 if site.claim is None else site.claim.deadline.now()
     taken = take_lease(site, raw, holder)
+    if site.claim is not None:
+        site.claim.deadline.extend(sent)
     try:
         head, kinds = _verified(site, raw, taken, mark)
         ((receipts,),) = raw.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
@@ -179,15 +187,21 @@ def has_tables(raw: Raw, schema: str) -> bool:
 
 def create(site: Site, raw: Raw) -> None:
     """Create the tables, all or none. Raises Refusal if the schema has other ones."""
-    row = raw.execute(
-        "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (site.address.schema,)
-    ).fetchone()
-    if row is not None and row[0]:
-        raise Refusal(
-            "badConfig",
-            f"{site.address.name} has tables that are no event store: choose another schema",
-        )
     with raw.transaction():
+        # another supervisor may begin at the same time
+        raw.execute(
+            "SELECT pg_advisory_xact_lock(hashtext(%s))", (f"jobscribe {site.address.schema}",)
+        )
+        if has_tables(raw, site.address.schema):
+            return
+        row = raw.execute(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (site.address.schema,)
+        ).fetchone()
+        if row is not None and row[0]:
+            raise Refusal(
+                "badConfig",
+                f"{site.address.name} has tables that are no event store: choose another schema",
+            )
         raw.execute(
             sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(site.address.schema))
         )

@@ -60,6 +60,7 @@ class Writer(CommitThread[PendingExchange]):
         self._site, self._holder = opened.site, opened.holder
         self._head_file, self._epoch = opened.head_file, opened.epoch
         self._raw = opened.raw
+        self._deadline = None if opened.site.claim is None else opened.site.claim.deadline
         self._kinds = set(opened.kinds)
         fenced = _Fenced(self._raw, self._fence)
         self._ages = ReceiptRetention(fenced, opened.receipts, monotonic)
@@ -89,6 +90,8 @@ class Writer(CommitThread[PendingExchange]):
         """Release the lease of a stopped writer, and close the connection and the head file."""
         try:
             if not self._raw.closed:
+                if self._deadline is not None:
+                    self._deadline.release()
                 with contextlib.suppress(psycopg.Error):  # it expires
                     lease.release(self._raw, self._epoch)
                 self._raw.close()
@@ -117,6 +120,7 @@ class Writer(CommitThread[PendingExchange]):
     def _commit_group(self, group: CommitGroup) -> None:
         raw = self._connected()
         kinds = {(r.type, r.schema) for r in group.rows} - self._kinds
+        sent = self._sending()
         try:
             self._send(raw, group, sorted(kinds))
         except psycopg.Error as e:
@@ -127,6 +131,8 @@ class Writer(CommitThread[PendingExchange]):
             else:
                 self._reset(raw, e)
                 raise
+        else:
+            self._extend(sent)
         self._renewed = time.monotonic()
         self._kinds |= kinds
         self._ages.seen(group.receipts)
@@ -155,6 +161,8 @@ class Writer(CommitThread[PendingExchange]):
         raw.execute(COMMIT_GROUP, values, prepare=True)
 
     def _witness(self, log: DurablePosition) -> None:
+        if self._deadline is not None:
+            self._deadline.check()  # the head file may be the next holder's by now
         self._head_file.write(*log)
 
     def _described(self, error: Exception) -> str:
@@ -242,6 +250,7 @@ class Writer(CommitThread[PendingExchange]):
         OSError, or the refusal after which the writer is dead.
         """
         raw = connect(self._site.address, self._site.password_file)
+        sent = self._sending()
         try:
             taken = lease.take_again(raw, self._holder, self._site.address.schema)
         except BaseException:
@@ -250,6 +259,7 @@ class Writer(CommitThread[PendingExchange]):
         self._raw = raw
         if taken is None:
             raise self._fenced()
+        self._extend(sent)
         self._epoch = taken.epoch
         fenced = _Fenced(raw, self._fence)
         self._ages.use(fenced)
@@ -322,14 +332,27 @@ class Writer(CommitThread[PendingExchange]):
         if time.monotonic() - self._renewed >= every:
             self._renewed = time.monotonic()
             try:
-                if not lease.renew(self._connected(), self._epoch):
+                raw, sent = self._connected(), self._sending()
+                if lease.renew(raw, self._epoch):
+                    self._extend(sent)
+                else:
                     self._fenced()
             except (psycopg.Error, OSError) as e:
                 if is_lost(self._raw, e):
                     self._raw.close()
             except Refusal:
                 pass  # dead: the next batch gets the refusal
-        return RECONNECT_SECS if self._raw.closed else RENEW_SECS
+        if self._raw.closed:
+            return RECONNECT_SECS
+        return max(0.01, self._renewed + RENEW_SECS - time.monotonic())
+
+    def _sending(self) -> float:
+        return 0.0 if self._deadline is None else self._deadline.now()
+
+    def _extend(self, sent: float) -> None:
+        """Record a renewal that was sent then and has succeeded."""
+        if self._deadline is not None:
+            self._deadline.extend(sent)
 
     def _maintain(self) -> None:
         try:

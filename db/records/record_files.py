@@ -72,7 +72,9 @@ class RecordWriter:
         every: float = EVERY_SECS,
         retry: float = RETRY_SECS,
         monotonic: Callable[[], float] = time.monotonic,
+        before: Callable[[], object] = lambda: None,
     ) -> None:
+        """before: called in the writing thread before each record."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
         #: number of failed writes of records
@@ -85,6 +87,7 @@ class RecordWriter:
             retry,
             monotonic,
         )
+        self._before = before
         self._marker = read_marker(folder)
         self._lock = threading.Lock()
         self._dirty: dict[str, _Dirty] = {}
@@ -141,6 +144,7 @@ class RecordWriter:
         for dirty in batch.values():
             try:
                 data = record_bytes(dirty.job, dirty.position, dirty.at)
+                self._before()
                 write_atomically(str(record_path(self.folder, dirty.job.jid)), data, points=_POINTS)
             except OSError as e:
                 failed.append((dirty, e))

@@ -76,7 +76,7 @@ def is_locked(folder: Path) -> bool:
         return False
     try:
         answer = fcntl.fcntl(
-            fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+            fd, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         )
     finally:
         os.close(fd)
@@ -88,16 +88,15 @@ class HeadFile:
     ever durable here.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
         """Raises Refusal("rootBusy") while another process holds the lock, OSError if the file
-        cannot be opened.
+        cannot be opened. shared: with processes of which a lease selects the one that writes.
         """
         # O_DSYNC: a write returns after the data is on the disk
         self._fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DSYNC, 0o600)
         try:
-            fcntl.fcntl(
-                self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            )
+            kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
         except OSError as e:
             self.close()
             if e.errno in (errno.EAGAIN, errno.EACCES):

@@ -44,6 +44,7 @@ def link(cluster: Cluster, address: Mapping[str, Any]) -> Link:
                 copy["agentsUrl"] = parts._replace(netloc=cluster.supervisor).geturl()
             return Link(address=copy, ca=ca)
         case "ssh":
+            copy.pop("agentsOthers", None)  # the tunnel leads to one supervisor
             return Link(
                 address=copy,
                 ca=ca,

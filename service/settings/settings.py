@@ -22,6 +22,7 @@ from .value_parsers import (
     drivers,
     gpu_ids,
     header_name,
+    host_ports,
     issuer_url,
     one_of,
     or_none,
@@ -82,6 +83,11 @@ class SupervisorSettings:
     )
     agents_tls_ca: str | None = _is(
         None, or_none(text), "file with the certificate authority that agents trust"
+    )
+    agents_others: tuple[str, ...] = _is(
+        (),
+        host_ports,
+        "addresses host:port of the agents' listeners of the site's other supervisors (store.standby)",
     )
     server_secret_file: str | None = _is(
         None,
@@ -517,6 +523,11 @@ class StoreSettings:
         or_none(text),
         "file with its password, readable only by the supervisor's unix user",
     )
+    standby: bool = _is(
+        False,
+        boolean,
+        "stand by while another supervisor with this setting serves the site, and take over when it is gone",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -598,6 +609,16 @@ class Settings:
             raise Refusal(
                 "badConfig",
                 "store.password_file has the password of a database that is not set: set store.url, or remove it",
+            )
+        if self.store.standby and self.store.url is None:
+            raise Refusal(
+                "badConfig",
+                "store.standby needs a store that several supervisors reach: set store.url, or remove it",
+            )
+        if self.store.standby and s.sockets:
+            raise Refusal(
+                "badConfig",
+                "store.standby needs an address for each supervisor: remove supervisor.sockets",
             )
         if "sbatch" in self.drivers.use and self.sbatch.clusters is None:
             raise Refusal(

@@ -31,6 +31,9 @@ _APP = re.compile(
 )
 
 
+_HOST_PORT = re.compile(r"[A-Za-z0-9.\-]{1,253}:[0-9]{1,5}|\[[0-9A-Fa-f:.]{2,45}\]:[0-9]{1,5}")
+
+
 def text(value: Any) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidValue("must be text")
@@ -212,6 +215,18 @@ def pam_service(value: Any) -> str:
     if not _SERVICE.fullmatch(name):
         raise InvalidValue("must be the name of a file in /etc/pam.d, as in 'jobscribe'")
     return name
+
+
+def host_ports(value: Any) -> tuple[str, ...]:
+    """Parse addresses of the form host:port: a list, or text separated by commas or blanks."""
+    found = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(
+        isinstance(w, str) and _HOST_PORT.fullmatch(w) for w in found
+    ):
+        raise InvalidValue(
+            "must be addresses host:port, separated by commas, as in 'b.example.org:8444'"
+        )
+    return tuple(found)
 
 
 def peers(value: Any) -> tuple[str, ...]:

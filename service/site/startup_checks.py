@@ -102,7 +102,7 @@ def check_server(settings: Settings) -> None:
                 f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
             )
         )
-    if s.supervisor_url is not None and sends_in_clear(s.supervisor_url):
+    if s.supervisor_url is not None and any(map(sends_in_clear, s.supervisor_url.split(","))):
         found.append(
             unsafe(
                 f"server.supervisor_url is {s.supervisor_url}: over http to another machine others can read the server"

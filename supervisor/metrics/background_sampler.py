@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ...db.sqlite.schema import FILE, open_shared
 from ...runtime.thread_pool import Stuck, Threads
-from ..process.event_log import LogSize
+from ..process.event_log import LogSize, SupervisorSeen
 from ..process.root_identity import foreign_agents
 
 #: Time limit for all measurements. After that the last known values are returned.
@@ -34,7 +34,7 @@ class Disk(NamedTuple):
 
 class DiskSample(NamedTuple):
     """Result of one measurement. at: wall time. errors: reason by area for failed measurements.
-    foreign_agents: sentences (see `process.root_identity`).
+    foreign_agents: sentences (see `process.root_identity`). supervisors: None unless they stand by.
     """
 
     at: float
@@ -43,6 +43,7 @@ class DiskSample(NamedTuple):
     disks: dict[str, Disk]
     errors: dict[str, str]
     foreign_agents: tuple[str, ...] = ()
+    supervisors: tuple[SupervisorSeen, ...] | None = None
 
 
 def no_log() -> LogSize | None:
@@ -61,6 +62,7 @@ class BackgroundSampler:
         measure_log: Callable[[], LogSize | None] = no_log,
     ) -> None:
         self._measure_log, self._elsewhere_bytes = measure_log, 0
+        self._supervisors: tuple[SupervisorSeen, ...] | None = None
         self._root, self._db, self._areas, self._wall = root, root / "db" / FILE, dict(areas), wall
         self._threads = Threads("metrics", 2)
         self._jobs: Tally = {}
@@ -110,12 +112,14 @@ class BackgroundSampler:
             others = tuple(foreign_agents(self._root))
         except OSError as e:
             others, errors["agents"] = self.newest.foreign_agents, e.strerror or type(e).__name__
-        return DiskSample(self._wall(), self._jobs, size, disks, errors, others)
+        return DiskSample(self._wall(), self._jobs, size, disks, errors, others, self._supervisors)
 
     def _count(self) -> Tally:
         elsewhere = self._measure_log()
         if elsewhere is not None:
             self._elsewhere_bytes = elsewhere.size
+            found = elsewhere.supervisors
+            self._supervisors = None if found is None else tuple(found)
             return {(d, k, s): n for d, k, s, n in elsewhere.jobs}
         connection = open_shared(self._db)
         try:

@@ -103,6 +103,7 @@ async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]
         await _slurm(sources),
         _disks(sample),
         _certificates(sources),
+        _supervisors(sample),
     ]
     return [*out, *_counters(sources.counters), *_log(sources), *_retention(sources)]
 
@@ -131,6 +132,17 @@ def _info() -> Metric:
         "Version of jobscribe in the label; the value is always 1.",
         ("version",),
         {(VERSION,): 1},
+    )
+
+
+def _supervisors(sample: DiskSample) -> Metric:
+    """Count the supervisors of the site that stand by or serve."""
+    rows: dict[tuple[str, ...], float] = {}
+    if sample.supervisors is not None:
+        roles = Counter(s.role for s in sample.supervisors)
+        rows = {(role,): roles[role] for role in ("serving", "standby", "away")}
+    return _gauge(
+        "supervisors", "Supervisors of the site by role, with store.standby.", ("role",), rows
     )
 
 

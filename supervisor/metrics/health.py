@@ -40,6 +40,8 @@ NAMED_KEEPERS = 10
 REPORT_SECS = 900.0
 #: Front ends of other versions: maximum number of versions, and maximum length of a version.
 _FRONT_ENDS, _VERSION_CHARS = 8, 40
+#: A larger difference between clocks of supervisors and the database is reported.
+CLOCK_SECS = 30.0
 #: The watchdog signal is late after this many intervals.
 LATE_SIGNS = 3.0
 
@@ -131,6 +133,7 @@ class Health:
             *self._secrets(),
             *self._certificates(),
             *self._versions(),
+            *self._supervisors(),
         ]
         if draining:
             found.append(
@@ -398,6 +401,28 @@ class Health:
                     None,
                     "renew the certificate: write certificate and key over the old files; no restart is needed",
                 )
+
+    def _supervisors(self) -> Iterator[Reason]:
+        found = self._sampler.newest.supervisors
+        if found is None:
+            return
+        look = "jobscribe supervisors"
+        if all(s.role != "standby" for s in found):
+            sentence = "no other supervisor stands by: if this one fails, none serves the site"
+            yield Reason(
+                "standby", HealthState.DEGRADED, sentence, None, "start another supervisor"
+            )
+        for s in found:
+            name = f"{s.host} pid {s.pid}"
+            if s.role == "away":
+                sentence = f"the standby {name} gave its last sign {s.seen_secs_ago:.0f} s ago"
+                yield Reason(f"standby:{name}", HealthState.DEGRADED, sentence, None, look)
+            elif abs(s.clock_ahead) > CLOCK_SECS:
+                sentence = (
+                    f"the clock of {name} is {s.clock_ahead:+.0f} s apart from the database's"
+                )
+                advice = f"correct the clock of {s.host}, for example with NTP"
+                yield Reason(f"clock:{name}", HealthState.DEGRADED, sentence, None, advice)
 
     def _root(self) -> Iterator[Reason]:
         for name in sorted(self._sources.altered):

@@ -3,6 +3,7 @@ them in few lines.
 """
 
 import time
+from collections.abc import Callable
 
 import msgspec
 from tornado.httputil import HTTPServerConnectionDelegate, RequestStartLine
@@ -30,9 +31,14 @@ class ConnectionGuard:
         self._guard = Guard(self._admission, Peers(limits.trusted_peers))
         self.sizes, self.make_room = self._admission.sizes, self._admission.make_room
 
-    def before(self, application: HTTPServerConnectionDelegate, topic: str) -> GuardedServer:
+    def before(
+        self,
+        application: HTTPServerConnectionDelegate,
+        topic: str,
+        answer: Callable[[RequestStartLine], tuple[int, bytes]] | None = None,
+    ) -> GuardedServer:
         """Return a server with limits. topic: counter for requests without a valid secret,
-        `refused` or `rejected`.
+        `refused` or `rejected`. answer: instead of the refusal of such requests.
         """
 
         def unread(line: RequestStartLine) -> tuple[int, bytes]:
@@ -40,7 +46,7 @@ class ConnectionGuard:
             self._log.add(f"refused a request without reading its body: {_NO.sentence}")
             return _NO.http, msgspec.json.encode(_NO.body())
 
-        return GuardedServer(self._guard, application, unread)
+        return GuardedServer(self._guard, application, answer or unread)
 
     def _ended(self, reason: Reason, sentence: str) -> None:
         self._counters.add(f"connection.{reason}")

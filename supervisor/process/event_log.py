@@ -20,16 +20,30 @@ from ...runtime.store_address import StoreAddress, parsed
 
 if TYPE_CHECKING:
     from ...db.postgres.opening import Site
+    from ...db.postgres.supervisors import Claim
     from ...service.settings.settings import Settings
 
 LogMessage = Callable[[str], None]
 
 
+class SupervisorSeen(NamedTuple):
+    """One supervisor of a site. role: `serving`, `standby` or `away`. seen_secs_ago: its last sign.
+    clock_ahead: of the database's, in seconds.
+    """
+
+    role: str
+    host: str
+    pid: int
+    seen_secs_ago: float
+    clock_ahead: float
+
+
 class LogSize(NamedTuple):
-    """jobs: numbers of jobs by driver, kind and status."""
+    """jobs: numbers of jobs by driver, kind and status. supervisors: None unless they stand by."""
 
     jobs: list[tuple[str, str, str, int]]
     size: int
+    supervisors: list[SupervisorSeen] | None = None
 
 
 class EventLog:
@@ -37,6 +51,8 @@ class EventLog:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        #: of a supervisor that took the lease after it stood by
+        self.claim: Claim | None = None
 
     def check(self) -> None:
         """Raise Refusal if the root's log is elsewhere."""
@@ -58,6 +74,10 @@ class EventLog:
     def open(self, root_id: str, deliver: Deliver, point: Point, log: LogMessage) -> EventStore:
         """Open the store. Raises Refusal."""
         return SqliteStore(store_path(self._root), deliver, point=point, log=log)
+
+    def site(self, root_id: str) -> "Site":
+        """Return the place of a log that several supervisors reach."""
+        raise AssertionError("store.standby needs store.url")
 
     def measure(self) -> LogSize | None:
         """Count jobs and bytes; None where the file is measured. Raises OSError."""
@@ -98,7 +118,7 @@ class PostgresLog(EventLog):
     def open(self, root_id: str, deliver: Deliver, point: Point, log: LogMessage) -> EventStore:
         from ...db.postgres.store import PostgresStore
 
-        store = PostgresStore(self._site(root_id), deliver, point=point)
+        store = PostgresStore(self.site(root_id), deliver, point=point)
         name_database(self._root, self._url, self._password_file)
         log(f"the event store is in {self._address.name} head={store.head()}")
         return store
@@ -107,12 +127,20 @@ class PostgresLog(EventLog):
         from ...db.postgres.measurement import measured
 
         jobs, size = measured(self._address, self._password_file)
-        return LogSize(jobs, size)
+        return LogSize(jobs, size, None if self.claim is None else self._supervisors())
 
-    def _site(self, root_id: str) -> "Site":
+    def _supervisors(self) -> list[SupervisorSeen]:
+        from ...db.postgres.supervisors import listed
+
+        return [
+            SupervisorSeen(m.role, m.host, m.pid, m.seen_secs_ago, m.clock_ahead_secs)
+            for m in listed(self._address, self._password_file)
+        ]
+
+    def site(self, root_id: str) -> "Site":
         from ...db.postgres.opening import Site
 
-        return Site(self._address, self._password_file, self._root / "db", root_id)
+        return Site(self._address, self._password_file, self._root / "db", root_id, self.claim)
 
 
 def event_log(root: Path, settings: "Settings") -> EventLog:

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,18 @@ ADDRESS = "agents.json"
 
 
 class RootDirectory:
-    """An exclusively locked root directory. Raises Refusal (rootBusy, networkFileSystem,
-    foreignRoot) before it writes anything.
+    """A locked root directory. Raises Refusal (rootBusy, networkFileSystem, foreignRoot) before it
+    writes anything. shared: with other supervisors that stand by, of which a lease selects one; their
+    root may be on a network file system, because the log is elsewhere.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = Path(path).resolve()
+    def __init__(self, path: str, *, shared: bool = False) -> None:
+        self.path, self._shared = Path(path).resolve(), shared
+        #: Called before a file is repaired. A supervisor that lost its lease must not do it.
+        self.before_repair: Callable[[], object] = lambda: None
         existing = next(p for p in (self.path, *self.path.parents) if p.exists())
         network = network_file_system(str(existing))
-        if network is not None:
+        if network is not None and not shared:
             raise Refusal(
                 "networkFileSystem",
                 f"the root {self.path} lies on {network}, where the log is not safe; put it on a local disk",
@@ -55,7 +58,8 @@ class RootDirectory:
                 "badConfig", f"the root {self.path} cannot be used: {e.strerror}"
             ) from None
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(self._lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._lock, 32, 0).decode("ascii", "replace").strip()
             os.close(self._lock)
@@ -70,6 +74,18 @@ class RootDirectory:
         self.altered: set[str] = set()
         os.ftruncate(self._lock, 0)
         os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other supervisors of a shared root out of the block."""
+        lock = os.open(
+            self.path / "supervisor.start.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -103,8 +119,10 @@ class RootDirectory:
     def repair(self, log: Callable[[str], None]) -> None:
         """Rewrite files of `keep` that are missing or changed, and log it. Cheap without changes.
 
-        A different address for agents is kept and logged once: it may be the address of a proxy.
+        A different address for agents is kept and logged once: it may be the address of a proxy. In a
+        shared root it is that of an earlier supervisor.
         """
+        self.before_repair()
         while self.notes:
             log(self.notes.pop(0))
         for name, (data, stamp) in list(self._kept.items()):
@@ -113,7 +131,8 @@ class RootDirectory:
                 continue
             found = _read(path)
             self.altered.discard(name)
-            if name == ADDRESS and found != data and _names_an_address(found):
+            proxy = name == ADDRESS and not self._shared and _names_an_address(found)
+            if proxy and found != data:
                 self._kept[name] = (data, now)
                 self.altered.add(name)
                 log(

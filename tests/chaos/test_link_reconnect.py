@@ -387,6 +387,9 @@ async def test_whatever_is_wrong_it_is_connected_soon_after_that_is_mended(
         gc.collect()
 
 
+DEAD_URL = "ws://127.0.0.1:1/agent"
+
+
 async def _one(file: Path, name: str, bad: Callable[[list[float]], Awaitable[str | None]]) -> None:
     counted: list[float] = []
     text = await bad(counted)
@@ -400,7 +403,10 @@ async def _one(file: Path, name: str, bad: Callable[[list[float]], Awaitable[str
         assert len(counted) < 12, f"{name}: {len(counted)} tries in 2.5 s"
         before = said.ups
         new = file.with_suffix(".new")
-        new.write_text(_address(_serve("good", [])))
+        said_new = json.loads(_address(_serve("good", [])))
+        if len(name) % 2:  # the other supervisor of the site serves it
+            said_new |= {"agentsOthers": [said_new["agentsUrl"]], "agentsUrl": DEAD_URL}
+        new.write_text(json.dumps(said_new))
         new.rename(file)
         deadline = asyncio.get_running_loop().time() + 5 * BACK_SECS
         while said.ups == before:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ...client.api.requests import Call, object_of
-from ...client.transport.address import Address, Source
+from ...client.transport.address import Address, Several, Source
 from ...client.transport.connection import Connection, Response
 from ...client.transport.endpoint import Endpoint
 from ...client.transport.messages import Reply
@@ -36,7 +36,12 @@ class SupervisorClient:
     def __init__(self, source: Source, redactor: Redactor) -> None:
         self._source, self._redactor = source, redactor
         self._connection = Connection(
-            Endpoint(self.address, budget_secs=0.0, headers={FRONT_END: VERSION})
+            Endpoint(
+                self.address,
+                budget_secs=0.0,
+                headers={FRONT_END: VERSION},
+                leave=source.leave if isinstance(source, Several) else None,
+            )
         )
 
     def address(self) -> Address:

@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import httpcore
+import msgspec
 import pytest
 
 from jobscribe.client.api.errors import ClientError, own
 from jobscribe.client.api.requests import Call
 from jobscribe.client.async_client import AsyncClient
 from jobscribe.client.transport import endpoint as endpoint_module
-from jobscribe.client.transport.address import Address, fixed
+from jobscribe.client.transport.address import Address, Several, fixed
 from jobscribe.client.transport.async_connection import AsyncConnection
 from jobscribe.client.transport.connection import Connection
 from jobscribe.client.transport.endpoint import Endpoint
 from jobscribe.client.transport.idle_connections import MAX_IDLE
 from jobscribe.client.transport.messages import FAILURES, unreachable
 from jobscribe.client.transport.plain_connection import PlainConnection
+from jobscribe.protocol.errors import Refusal
 
 Fake = Any
 CALL = Call("/api/apps", None, method="GET")
@@ -322,6 +324,34 @@ def test_an_address_is_looked_up_again_after_a_failure(fake: Fake) -> None:
     made = Connection(Endpoint(lambda: places.pop(0), budget_secs=0.0))
     assert made.call(CALL).body, "another address is tried at once, without any budget"
     made.close()
+
+
+def test_another_supervisor_of_the_site_answers_what_the_first_ones_do_not(fake: Fake) -> None:
+    """The first address is dead, the second one stands by for no supervisor. What answered last is
+    asked first, and a refused token is no reason to go on.
+    """
+    body = msgspec.json.encode(Refusal("noSupervisor", "none").body())
+    asked: list[bytes] = []
+
+    def stands_by(connection: socket.socket) -> None:
+        asked.append(connection.recv(65536))
+        head = b"HTTP/1.1 503 no\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
+        connection.sendall(head + body)
+
+    with server(stands_by) as standby:
+        source = fixed(f"http://127.0.0.1:9, {standby},{fake.url}/", fake.token, UID)
+        made = Connection(Endpoint(source, budget_secs=0.0))
+        assert made.call(CALL).body and made.call(CALL).body
+        assert len(asked) == 1
+        assert isinstance(source, Several) and source().url == fake.url
+        source.leave("http://127.0.0.1:9")
+        assert source().url == fake.url, "an old failure changes nothing"
+        made.close()
+        wrong = Connection(Endpoint(fixed(f"{fake.url},{standby}", "wrong", UID), budget_secs=0.0))
+        with pytest.raises(ClientError, match="unauthenticated"):
+            wrong.call(CALL)
+        wrong.close()
+        assert len(asked) == 1
 
 
 def test_the_address_is_looked_up_again_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

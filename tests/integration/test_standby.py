@@ -1,0 +1,337 @@
+"""Several supervisors of one site on a real PostgreSQL: one serves, the others stand by and take over
+after a kill, a freeze and a stop. Jobs go on, and nothing that was acknowledged is lost.
+"""
+
+import contextlib
+import http.client
+import json
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import postgres_server
+import pytest
+from supervisor_fork_server import ForkedProcess
+from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
+
+from jobscribe.db.postgres import lease, opening
+from jobscribe.db.postgres import supervisors as supervisors_table
+from jobscribe.db.postgres.connection import connect
+from jobscribe.db.postgres.opening import Site
+from jobscribe.protocol.errors import Refusal
+from jobscribe.runtime.lease_deadline import LeaseDeadline
+from jobscribe.runtime.store_address import parsed
+from jobscribe.supervisor.standby import lookout
+
+pytestmark = pytest.mark.process
+
+#: A takeover within this time is what docs/store.md promises. Tests have more: the machine is busy.
+PROMISED_SECS, DEADLINE_SECS = 10.0, 60.0
+KILLS = int(os.environ.get("KILLS", "200" if os.environ.get("SOAK") == "1" else "0"))
+
+Process = subprocess.Popen[bytes] | ForkedProcess
+
+
+class Link:
+    """A TCP address of the database that can be cut: then nothing passes, and nothing is closed."""
+
+    def __init__(self, target: str) -> None:
+        self._target, self._ends = target, list[socket.socket]()
+        self._passing = threading.Event()
+        self._passing.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._spawn(self._accept)
+
+    def cut(self) -> None:
+        self._passing.clear()
+
+    def close(self) -> None:
+        self._passing.set()
+        for end in (self._listener, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def _spawn(self, run: Callable[..., None], *args: socket.socket) -> None:
+        threading.Thread(target=run, args=args, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(self._target)
+                self._ends += near, far
+                self._spawn(self._copy, near, far)
+                self._spawn(self._copy, far, near)
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                self._passing.wait()
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+class Supervisors:
+    """Supervisors of one root. `site` sends requests to the one that the root names."""
+
+    def __init__(self, site: SupervisorProcess) -> None:
+        self.site, self.urls, self._all = site, dict[int, str](), list[Process]()
+        self.link: Link
+        #: seconds from each fault to the first answer of another supervisor
+        self.took: list[float] = []
+
+    def start(self, *more: str) -> Process:
+        """Start a supervisor; return when it serves or stands by."""
+        process = self.site.fork_or_launch(*more)
+        self._all.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        assert line.startswith("jobscribe ready at "), (line, self.site.log()[-3000:])
+        self.urls[process.pid] = line.split()[3]
+        return process
+
+    def serving(self, other_than: int | None = None) -> int:
+        """Return the pid of the supervisor that serves, once it answers and is not `other_than`."""
+
+        def look() -> int | None:
+            self.site.read_address()
+            pid = json.loads((self.site.root / "client.json").read_text())["pid"]
+            if pid == other_than:
+                return None
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return pid if self.site.ask("GET", "/readyz").code == 200 else None
+            return None
+
+        return int(until(look, "a supervisor serves", DEADLINE_SECS, 0.05))
+
+    def fails(self, process: Process, how: Callable[[], Any]) -> int:
+        """Let the holder fail; return the pid of the supervisor that serves then."""
+        begun = time.monotonic()
+        how()
+        pid = self.serving(process.pid)
+        self.took.append(time.monotonic() - begun)
+        return pid
+
+    def of(self, pid: int) -> Process:
+        return next(p for p in self._all if p.pid == pid)
+
+    def ended(self, process: Process) -> int:
+        code = process.wait(30)
+        assert process.stdout is not None
+        process.stdout.close()
+        self._all.remove(process)
+        return code
+
+    def end(self) -> None:
+        for process in list(self._all):
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGTERM)
+        for process in list(self._all):
+            self.ended(process)
+
+
+@pytest.fixture
+def supervisors(make_site: Callable[..., SupervisorProcess]) -> Iterator[Supervisors]:
+    server = postgres_server.shared_durable()
+    site = make_site(f"store.url={server.url()}", "store.standby=true", "slots.local_sequential=4")
+    found = Supervisors(site)
+    found.link = Link(f"{server.folder}/.s.PGSQL.5432")
+    yield found
+    found.link.close()
+    found.end()
+
+
+def get(url: str, path: str, token: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    try:
+        connection.request("GET", path, headers={"Authorization": "Bearer " + token})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()
+
+
+@pytest.mark.timeout(400)
+def test_a_standby_takes_over_after_a_kill_a_freeze_a_cut_and_a_stop(
+    supervisors: Supervisors,
+) -> None:
+    site = supervisors.site
+    first = supervisors.start()
+    assert supervisors.serving() == first.pid
+    second = supervisors.start()
+    gate, runs = site.place / "gate", site.place / "runs"
+    run = shell(f"echo x >> {runs}; until [ -e {gate} ]; do sleep 0.05; done; echo out; exit 3")
+    request = req_id()
+    site.submit(run, request)
+    site.running(run)
+
+    # the standby answers its own health, and passes everything else to the holder
+    own = supervisors.urls[second.pid]
+    code, health = get(own, "/health", site.token)
+    assert (code, health["role"], health["state"]) == (200, "standby", "ok"), health
+    assert health["holder"]["pid"] == first.pid and 0 <= health["lagSecs"] < 6, health
+    assert get(own, "/health", "wrong")[0] == 401
+    site.url = own
+    assert site.submit(run, request)["state"] == "running", "the holder answers"
+
+    assert supervisors.fails(first, first.kill) == second.pid
+    supervisors.ended(first)
+    assert site.submit(run, request)["state"] == "running", "no job is lost or doubled"
+    (url,) = (s for s in site._sets if s.startswith("store.url"))
+    name = pwd.getpwuid(os.geteuid()).pw_name
+    schema = url.partition("schema=")[2]
+    through = f"postgresql://{name}@127.0.0.1:{supervisors.link.port}/postgres?schema={schema}"
+    third = supervisors.start("--set", f"store.url={through}")
+
+    assert supervisors.fails(second, lambda: second.send_signal(signal.SIGSTOP)) == third.pid
+    second.send_signal(signal.SIGCONT)
+    assert supervisors.ended(second) == 75, "the frozen supervisor does nothing more"
+    assert "the lease of the site ended" in site.log()
+    assert supervisors.serving() == third.pid and site.submit(run, request)["state"] == "running"
+    assert site.finished(shell("exit 0"))["state"] == "completed", "its agent has followed"
+
+    fourth = supervisors.start()
+    # cut from its database, the holder ends before another one serves
+    assert supervisors.fails(third, supervisors.link.cut) == fourth.pid
+    assert supervisors.ended(third) == 75
+    fifth = supervisors.start()
+    listed = json.loads(site.command("--json", "supervisors", *url_of(site)).stdout)
+    roles = [(m["role"], m["pid"]) for m in listed["supervisors"]]
+    assert roles[:2] == [("serving", fourth.pid), ("standby", fifth.pid)], roles
+    assert supervisors.fails(fourth, fourth.terminate) == fifth.pid
+    assert supervisors.ended(fourth) == 0
+    gate.touch()
+    said = site.wait(run)
+    assert (said["state"], said["exit"]["code"]) == ("error", 3)
+    assert site.output(run, tail=100).body == b"out\n" and runs.read_text() == "x\n"
+    assert site.story(run).count("RunRequested") == site.story(run).count("RunEnded") == 1
+    print("seconds until another supervisor served:", [round(s, 1) for s in supervisors.took])
+
+
+def url_of(site: SupervisorProcess) -> list[str]:
+    return [a for s in site._sets if s.startswith("store.url") for a in ("--set", s)]
+
+
+@pytest.mark.timeout(300 + 60 * KILLS)
+@pytest.mark.skipif(not KILLS, reason="the test above has one kill; SOAK=1 or KILLS=N")
+def test_random_kills_lose_and_double_nothing(supervisors: Supervisors) -> None:
+    site, folder = supervisors.site, supervisors.site.place / "starts"
+    folder.mkdir()
+    supervisors.start()
+    accepted: list[dict[str, Any]] = []
+
+    def submit() -> None:
+        """Submit a job, with the same request until it is answered."""
+        number, request = len(accepted), req_id()
+        run = shell(f"echo x >> {folder}/{number}; sleep 0.{number % 10}; exit {number % 5}")
+
+        def taken() -> bool:
+            with contextlib.suppress(OSError, http.client.HTTPException, AssertionError):
+                site.read_address()
+                site.submit(run, request)
+                return True
+            return False
+
+        until(taken, "a request is answered", DEADLINE_SECS, 0.05)
+        accepted.append(run)
+
+    for turn in range(KILLS):
+        supervisors.start()
+        for _ in range(5):
+            submit()
+        holder = supervisors.of(supervisors.serving())
+        if turn % 4 == 3:
+            supervisors.fails(holder, lambda p=holder: p.send_signal(signal.SIGSTOP))
+            holder.send_signal(signal.SIGCONT)
+            assert supervisors.ended(holder) == 75
+        else:
+            supervisors.fails(holder, holder.kill)
+            supervisors.ended(holder)
+    for number, run in enumerate(accepted):
+        said = site.wait(run)
+        code = number % 5
+        assert said["state"] == ("error" if code else "completed"), (jid_of(run), said)
+        assert said["exit"]["code"] == code, (jid_of(run), said)
+        assert (folder / str(number)).read_text() == "x\n", "started once"
+    took = sorted(supervisors.took)
+    print(f"{KILLS} faults: median {took[len(took) // 2]:.1f} s, longest {took[-1]:.1f} s")
+
+
+def test_a_lease_is_taken_when_its_holder_can_no_longer_act(tmp_path: Path) -> None:
+    server = postgres_server.shared_durable()
+    site = Site(parsed(server.url()), None, tmp_path / "db", "root")
+    about = supervisors_table.About("a", 1, "b", "1", {}, "/r")
+
+    def take(holder: str, dead: str | None = None) -> lease.Lease | None:
+        try:
+            return lease.take(raw, holder, site.address.schema, "db", dead)
+        except Refusal as e:
+            assert e.code == "rootBusy"
+            return None
+
+    with connect(site.address, None) as raw:
+        opening.create(site, raw)
+        opening.create(site, raw)  # two supervisors start at once
+        supervisors_table.create(raw)
+        with connect(site.address, None) as gone:
+            supervisors_table.beat(gone, "first", about)
+            assert lease.take(gone, "first", site.address.schema, "db").epoch == 1
+            supervisors_table.prove(gone, "first", "hash")
+        seen = supervisors_table.look(raw)
+        assert (seen.free, seen.holder, seen.about, seen.proof) == (False, "first", about, "hash")
+        assert 0 < seen.expires_in <= lease.LEASE_SECS
+        until(lambda: lease._is_gone(raw, site.address.schema, 1), "its session has ended")
+        assert take("second") is None, "it may answer requests without a session"
+        assert take("second", dead="other") is None
+        taken = take("second", dead="first")
+        assert taken is not None and taken.epoch == 2
+        raw.execute("UPDATE lease SET expires = clock_timestamp() - interval '1 ms'")
+        assert supervisors_table.look(raw).free and not lease.take_again(raw, "first", "s")
+        supervisors_table.beat(raw, "third", about)
+        taken = take("third")
+        assert taken is not None and taken.epoch == 3
+        lease.release(raw, 3)
+        assert [m.role for m in supervisors_table.members(raw)] == ["standby", "standby"]
+        assert take("fourth") is not None
+
+
+def test_a_root_that_is_not_shared_and_a_holder_that_stays_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookout, "LOOK_SECS", 0.01)
+    server = postgres_server.shared_durable()
+    address = parsed(server.url())
+
+    def look(root: str, holder: str) -> tuple[lookout.Lookout, list[lookout.News]]:
+        deadline = LeaseDeadline(60.0, 0.0, lambda late: None)
+        claim = supervisors_table.Claim(holder, deadline)
+        about = supervisors_table.About("a", 1, "b", "1", {}, "/r", f"other boot {holder}")
+        site = Site(address, None, tmp_path / root / "db", "root", claim)
+        news: list[lookout.News] = []
+        out = lookout.Lookout(site, claim, about, news.append)
+        out.start()
+        return out, news
+
+    first, news = look("one", "first")
+    until(lambda: news and isinstance(news[-1], lookout.Taken), "it has the lease")
+    first.stop()
+    _, news = look("two", "second")
+    until(lambda: isinstance(news[-1:] and news[-1], Refusal), "another folder is refused")
+    assert "is not the root of the supervisor that serves" in str(news[-1])
+    with connect(address, None) as raw:
+        raw.execute("UPDATE lease SET released = true")
+        lease.take(raw, "alone", address.schema, "db")
+        _, news = look("one", "third")
+        until(lambda: isinstance(news[-1:] and news[-1], Refusal), "a lasting holder is named")
+        assert "has no store.standby" in str(news[-1])
