@@ -18,11 +18,18 @@ from ...protocol.execution import table
 from ...protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo, signal_number
 from ...protocol.jobs.notices import Notice
 from ...runtime.cores import marker
-from ...runtime.execution.folder import STDERR, STDOUT, add_messages, from_code, read, written_code
+from ...runtime.execution.folder import (
+    STDERR,
+    STDOUT,
+    add_messages,
+    from_code,
+    read,
+    written_code,
+)
 from ...runtime.execution.output_limit import OutputCap
-from ..slurm.job_states import StatusKind, merge_exit
+from ..slurm.job_states import StatusKind, ended_before, merge_exit
 from ..slurm.script_markers import BATCH_SCRIPT, OVER, SETUP
-from .observer import ended_at, take_fence
+from .observer import ended_at, stop_recorded_at, take_fence
 from .state import BatchJob, Task, state_of
 
 FORGOTTEN = (
@@ -60,6 +67,8 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
     # a stop is the cause if it sent a signal, or if nothing ran or no exit is known
     ran = out["source"] not in ("start", "lost")
     stop_reason = task.life.stop_reason if ran else task.life.requested_reason
+    if ran and stop_reason is not None and ended_before(job.slurm_status, stop_recorded_at(task)):
+        stop_reason = None  # it was sent when Slurm did not answer, and told of the end later
     if stop_reason is not None:
         fields["stopReason"] = stop_reason
     exit_ = msgspec.convert(fields, ExitInfo)

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from ...protocol.clusters.batch import BatchState, SlurmState
 from ...protocol.clusters.cluster import Cluster
 from ..slurm.batch_script import COMMENT
-from ..slurm.job_states import SlurmStatus, StatusKind, job_status
+from ..slurm.job_states import SlurmStatus, StatusKind, ended_before, job_status
 from ..slurm.output_parser import Account, Row
+from .observer import stop_recorded_at
 from .scheduler_queries import QueueSnapshot
 from .start import SETTLED_SECS, find_job_id
 from .state import BatchJob
@@ -183,6 +184,10 @@ def _explain_own_cancel(job: BatchJob, slurm_status: SlurmStatus) -> SlurmStatus
         slurm_status.exit is None
         or slurm_status.state.state != SlurmState.CANCELLED
         or not (job.requeue_canceled or job.stopping or any(t.released for t in job.tasks))
+        or (
+            job.stopping
+            and ended_before(slurm_status, min(map(stop_recorded_at, job.live), default=0.0))
+        )
     ):
         return slurm_status
     sentence = _REQUEUE_CANCELED if job.requeue_canceled else _CANCELED

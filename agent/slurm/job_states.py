@@ -362,7 +362,7 @@ def _node_suffix(state: BatchState) -> str:
 #: them.
 _JOB_ENDED = frozenset(("TIMEOUT", "CANCELLED", "NODE_FAIL", "DEADLINE"))
 #: The script's exit counts as first if it precedes the job's end in accounting by more than this
-#: (seconds). Clocks may differ.
+#: (seconds), and the job's end as first if it precedes the signal of a stop so. Clocks may differ.
 _CLOCKS_SECS = 30.0
 #: States in which Slurm ended the job. A program that exited with 143 before SIGKILL did so because
 #: of Slurm.
@@ -384,6 +384,14 @@ def exited_before_slurm(own: ExitInfo, slurm_status: SlurmStatus) -> bool:
     ):
         return False
     return own.ended_at < slurm_exit.ended_at - _CLOCKS_SECS
+
+
+def ended_before(slurm_status: SlurmStatus | None, at: float) -> bool:
+    """Return whether Slurm had ended the job before this wall time of the agent."""
+    slurm_exit = None if slurm_status is None else slurm_status.exit
+    if slurm_exit is None or slurm_exit.ended_at is None:
+        return False
+    return slurm_exit.ended_at < at - _CLOCKS_SECS
 
 
 def merge_exit(own: ExitInfo, slurm_status: SlurmStatus, *, exited_first: bool = False) -> ExitInfo:

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
+from ...protocol.wire.messages import Snapshot
 from ..core.interface import inputs as core_inputs
-from ..core.interface.inputs import Input
+from ..core.interface.inputs import AgentMessage, Input
 from ..core.state.world import World
 
 #: Interval of lines without a name, which tell that the stream works.
@@ -64,7 +65,8 @@ class JobChanges:
                 self.outdated(jid)
             key = core_inputs.agent_key(input_)
             view = None if key is None else world.agents.get(key)
-            if key is not None and (view is None or not view.known):
+            # the last page of a snapshot applies the pages before it, too
+            if key is not None and (view is None or not view.known or _is_last_page(input_)):
                 for jid in tuple(self._watched.get(key.uid, ())):
                     self._name(key.uid, jid)
 
@@ -108,6 +110,11 @@ class JobChanges:
         self._closing = True
         for reader in self._readers:
             reader.end()
+
+
+def _is_last_page(input_: Input) -> bool:
+    message = input_.message if isinstance(input_, AgentMessage) else None
+    return isinstance(message, Snapshot) and message.last
 
 
 class ChangeReader:

@@ -299,6 +299,7 @@ class BatchSide:
             "grace": x.life.grace,
             "signaled": signaled,
             "step": self.time.steps,
+            "at": self.time.now,
         }
 
     def _answers(self) -> bool:
@@ -353,11 +354,18 @@ class BatchSide:
             source="scheduler" if p.written is None else "script",
             code=code,
             signal=signal,
-            stop_reason=x.life.stop_reason,
+            stop_reason=self._cause(x, p),
             batch=self.slurm.state(entry),
             started_at=p.started + self.time.wall_offset,
             ended_at=p.ended + self.time.wall_offset,
         )
+
+    def _cause(self, x: BatchExecution, p: "Process") -> str | None:
+        stop = x.entry.stop
+        if stop is not None and stop["signaled"] and p.ended is not None and p.ended < stop["at"]:
+            self.time.saw("a batch job had ended before a stop that Slurm did not hear")
+            return None
+        return x.life.stop_reason
 
     def _say(self, x: BatchExecution) -> None:
         if not x.entry.acknowledged:

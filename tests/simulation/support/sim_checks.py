@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Steps between two comparisons of the world with the log.
 FOLD_EVERY = 150
 #: Steps between two checks of single jobs, in turn: pending actions and reported status.
-LOOK_EVERY = 3
+LOOK_EVERY = 5
 #: Maximum time after the last fault for which an execution may be unknown: the longest pause
 #: between two attempts to start its agent.
 UNKNOWN_SECS = 75.0

@@ -148,7 +148,9 @@ class ExecutionChecks:
                 self.sim.broken(f"{e.token} ended by {reason}, and may still start")
             return
         if reason is None:
-            if signaled:
+            # the scheduler told of the end after the signal
+            late = p.ended_step is not None and signaled and p.ended_step < record["step"]
+            if signaled and not (late and "at" in record):
                 self.sim.broken(f"{e.token} ended without a reason, its record is {record}")
             return
         if record is None or not signaled or record["reason"] != reason:

@@ -775,6 +775,30 @@ async def test_a_scheduler_that_is_away_is_no_end(batch_site: Ground) -> None:
     assert one.batch.unknown_since is None and batch_site.starts() == [str(later)]  # type: ignore[union-attr]
 
 
+async def test_a_stop_that_slurm_did_not_hear_is_not_the_cause_of_an_earlier_end(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("sleep 60"))
+    await batch_site.running(token)
+    job = await batch_site.job()
+    batch_site.slurm.down = batch_site.slurm.accounting_down = True
+    job.by = "3000001002"
+    batch_site.slurm.end(job, "CANCELLED")
+    job.ended_at = time.time() - 60
+    batch.stop(token, "cancel", 0.1)
+    record = batch_site.evidence(token, "stop.json")
+    await batch_site.until(
+        lambda: record.exists() and msgspec.json.decode(record.read_bytes())["signaled"]
+    )
+    batch_site.slurm.down = batch_site.slurm.accounting_down = False
+    end = await batch_site.ended(token)
+    assert end.exit is not None
+    assert (end.exit.stop_reason, end.exit.ended_by_scheduler) == (None, "CANCELLED")
+    assert end.batch.canceled_by == "3000001002"  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("away", ["queue", "accounting"])
 async def test_forgotten_by_both_it_is_lost_and_by_one_it_is_not(
     batch_site: Ground, away: str

@@ -10,7 +10,7 @@ from in_memory_supervisor import OTHER, UID, Agent, InMemorySupervisor, running
 
 from jobscribe.protocol.api.requests import RunStatusRequest
 from jobscribe.protocol.ids import Token
-from jobscribe.protocol.wire.messages import KeeperReport
+from jobscribe.protocol.wire.messages import KeeperReport, Snapshot
 from jobscribe.supervisor.streams.job_changes import ChangeReader
 
 
@@ -119,6 +119,15 @@ async def test_the_agent_of_another_user_names_nothing(scene: Scene) -> None:
     theirs.gone()
     assert await scene.names() == [other]
     assert scene.jid.startswith(UID)
+
+
+async def test_the_last_page_of_a_snapshot_names_the_jobs_of_all_pages(scene: Scene) -> None:
+    """A page is applied with the last one: what is answered in between changes then."""
+    number = next(scene.supervisor.numbers)
+    scene.agent.say(Snapshot(number=number, page=0, last=False, executions=()))
+    scene.status()
+    scene.agent.say(Snapshot(number=number, page=1, last=True, executions=()))
+    assert await scene.names() == [scene.jid]
 
 
 async def test_what_other_jobs_or_reports_change_must_not_be_kept(scene: Scene) -> None:
