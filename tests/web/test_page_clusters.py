@@ -255,10 +255,16 @@ def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
     numbers = {"nodes": 2, "tasksPerNode": 4, "cores": 2}
     assert wishes == {"cluster": "alpha", "account": "m123", **numbers}
     # a wrong answer is reported, and is neither kept nor sent again
+    ann.page.get_by_text("With a private key").click()
+    ann.page.get_by_label("Private key").fill("canary-key")
+    ann.page.get_by_label("Passphrase of the key").fill("canary-phrase")
     sign_in(ann, password="canary-wrong")
     ann.until("dialog [role=alert]", "has not accepted the password")
-    assert ann.page.get_by_label("Password").input_value() == ""
-    assert len(stub.sent("/api/sbatch-login")) == 1
+    for secret in ("Password", "Private key", "Passphrase of the key"):
+        assert ann.page.get_by_label(secret).input_value() == ""
+    (wrong,) = stub.sent("/api/sbatch-login")
+    assert (wrong["privateKey"], wrong["passphrase"]) == ("canary-key", "canary-phrase")
+    assert not wrong.get("certificate")
     sign_in(ann)
     until(lambda: not ann.sees("dialog"), "the dialog is gone")
     sent = stub.sent("/api/sbatch-login")[-1]
@@ -280,7 +286,7 @@ def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
 
 _KEPT = """() => document.documentElement.outerHTML + JSON.stringify(localStorage)
   + JSON.stringify(sessionStorage) + document.cookie
-  + [...document.querySelectorAll("input")].map((i) => i.value).join(" ")"""
+  + [...document.querySelectorAll("input, textarea")].map((i) => i.value).join(" ")"""
 
 
 def test_who_does_not_sign_in_now_can_do_it_later_also_on_a_phone(
