@@ -189,7 +189,7 @@ class BatchController:
         """End the debug hold of a failed task. Without one, this has no effect."""
         task = self._table.known.get(token)
         if task is not None and task.held_until is not None and not task.life.ended:
-            self._poll_loop.release(task)
+            self._poll_loop.holds.release(task)
 
     def forget(self, tokens: Sequence[Token]) -> None:
         """Forget executions whose exit is durable elsewhere. Their evidence stays."""

@@ -7,7 +7,6 @@ and less and less while nothing happens.
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Callable
 
@@ -23,8 +22,8 @@ from ...runtime.execution.output_limit import OutputCap
 from ...runtime.filesystems import network_file_system
 from ...runtime.log.logger import Log
 from ..slurm.job_states import StatusKind
-from ..slurm.script_markers import RELEASE
 from .exit_info import build_exit_info, never_started
+from .holds import DebugHolds
 from .ledger import BatchLedger
 from .observer import (
     CapInterval,
@@ -50,8 +49,6 @@ from .stop import BatchStopper
 
 #: Delay of Slurm's query after the script's exit (seconds). Slurm ends the job shortly after.
 _AFTER_CODE_SECS = 0.3
-#: Delay of Slurm's query after the release of a debug hold (seconds): the script looks each second.
-_AFTER_RELEASE_SECS = 1.5
 #: Delay of Slurm's query after a submission or start (seconds). An immediate query learns little,
 #: and a short job's exit would then wait for a whole interval. The delay is at most half of the
 #: shortest interval.
@@ -60,9 +57,6 @@ _AFTER_START_SECS = 1.0
 #: over a network (seconds).
 _VISIBLE_SECS, _VISIBLE_NETWORK_SECS = 1.0, 15.0
 _GROWTH = 1.5
-#: A batch script that has not ended a debug hold this long after its release or deadline is canceled
-#: (seconds): its node may see the file late, or not at all.
-_RELEASE_SECS = 60.0
 
 
 class BatchPollLoop:
@@ -95,6 +89,7 @@ class BatchPollLoop:
             log,
             changed,
         )
+        self.holds = DebugHolds(ledger, stopper, self.query_soon)
         self._jobs: dict[str, BatchJob] = {}
         self._cap_interval, self._pace = CapInterval(cap), PollPace()
         self._wake = asyncio.Event()
@@ -149,20 +144,6 @@ class BatchPollLoop:
             self._jobs.pop(job.first_task.name, None)
             self._faulty.discard(job.first_task.name)
             self._ledger.try_write(job)
-
-    def release(self, task: Task) -> None:
-        """Let the batch script end the allocation that it holds for debugging."""
-        if not task.released:
-            task.log("the debug hold of {} ends", str(task.token))
-        self._ledger.pending.write(f"{task.folder}/{RELEASE}", {"at": time.time()})
-        self._released(task)
-        if task.job is not None:
-            self.query_soon(task.job, _AFTER_RELEASE_SECS)
-
-    @staticmethod
-    def _released(task: Task) -> None:
-        task.released = True
-        task.release_mono = min(task.release_mono, time.monotonic() + _RELEASE_SECS)
 
     def end_unstarted(self, job: BatchJob, detail: str, fault: str | None = None) -> None:
         """End all tasks of a job that never started."""
@@ -271,12 +252,7 @@ class BatchPollLoop:
             task.code_at = time.time()
             self.query_soon(job, _AFTER_CODE_SECS)
         if observation.held_until is not None and task.held_until is None and life.exiting:
-            # its own exit is final: Slurm's end of the allocation is not the cause
-            task.held_until, task.exited_first = observation.held_until, True
-            left = max(0.0, task.held_until - time.time())
-            task.release_mono = now + left + _RELEASE_SECS
-            if os.path.lexists(f"{task.folder}/{RELEASE}"):  # by an earlier agent
-                self._released(task)
+            self.holds.observed(task, observation.held_until)
         if observation.over and task.step_over_mono is None:
             task.step_over_mono, task.code_at = now, min(task.code_at, time.time())
             self.query_soon(job, _AFTER_CODE_SECS)
@@ -292,8 +268,7 @@ class BatchPollLoop:
             return
         if job.requeue_polls >= REQUEUE_POLLS:
             await self._cancel_requeued(job)
-        if job.live and all(t.release_mono <= time.monotonic() for t in job.live):
-            await self._cancel_held(job)
+        await self.holds.end_overdue(job)
         over = self._over(job)
         for task in job.live:
             alone = job.gang and not job.stopping and task.life.barred
@@ -368,14 +343,6 @@ class BatchPollLoop:
             job.impossible_polls = 0  # retry when Slurm has reported it again
             return
         self.end_unstarted(job, job.impossible, "neverPossible")
-
-    async def _cancel_held(self, job: BatchJob) -> None:
-        """Cancel a job whose script has not ended its debug hold in time."""
-        for task in job.live:
-            task.released, task.release_mono = True, time.monotonic() + _RELEASE_SECS
-            task.log("the debug hold of {} is over: canceling Slurm job", str(task.token))
-        await self._stopper.cancel(job)
-        self.query_soon(job)
 
     async def _cancel_requeued(self, job: BatchJob) -> None:
         """Cancel a job that was requeued after its start. It would only find its token consumed."""

@@ -6,14 +6,13 @@ the set-up, and runs `script.sh` as a keeper would: stdout.log, stderr.log and t
 messages are beside it. The tasks of a gang are steps of one job.
 
 If the run asks for a debug hold, the script of a failed command keeps the allocation: it leaves the
-mark `held` and waits for the file `release`, the deadline, or SIGTERM (`_HOLD`).
+mark `held` and waits for the file `release`, the deadline, or SIGTERM (`hold_script`).
 
 The command gets the node's environment (login, modules, set-up), not the environment of the login
 node. In scripts and job files of a gang, `@<role>-<index>@` becomes the address of that task's
 node.
 """
 
-import math
 import re
 
 import msgspec
@@ -22,17 +21,15 @@ from ...protocol.clusters.batch import BatchRequest
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
-from . import sbatch_directives
+from . import hold_script, sbatch_directives
 from .output_parser import Account, Row
 from .script_markers import (
     BATCH_LOG,
     FENCED,
     GANG,
-    HELD,
     NO_MARK,
     NO_SETUP,
     OVER,
-    RELEASE,
     SETUP,
     STARTED,
 )
@@ -127,7 +124,7 @@ def batch_script(submission: Submission) -> str:
         f'mark "$first" {GANG if gang else STARTED}',
         "trap : TERM HUP",
         *_setup(submission.cluster.setup, request, submission.steps),
-        *(() if submission.debug_secs is None else _HOLD),
+        *(() if submission.debug_secs is None else hold_script.FUNCTION),
         *(
             _gang(submission.steps, request, submission.debug_secs)
             if gang
@@ -269,51 +266,23 @@ _RUN_SCRIPT = (
 )
 
 
-#: `hold FOLDER SECS`: keep the allocation of a command that failed by itself. Not after SIGKILL,
-#: because only Slurm knows whether memory ran out, and only at the end of the job; nor after a stop.
-#: Ends 10 s before the job's time limit, so that the script's own exit is Slurm's last word. A new
-#: list of the folder asks a network file system again, where a test of one name may be answered from
-#: memory.
-_HOLD = (
-    "ended=",
-    "hold() {",
-    '  c=; read -r c 2>/dev/null <"$1/exit-code"',
-    '  case $c in ""|*[!0-9]*|0|137) return 0 ;; esac',
-    '  [ -z "$ended" ] && [ ! -e "$1/stop.json" ] || return 0',
-    "  until=$(($(date +%s) + $2))",
-    '  limit=$(SLURM_TIME_FORMAT=%s scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null'
-    " | sed -n 's/.* EndTime=\\([0-9]*\\).*/\\1/p')",
-    '  case $limit in ""|*[!0-9]*) ;; *) limit=$((limit - 10)); [ "$limit" -ge "$until" ] || until=$limit ;; esac',
-    '  [ "$(date +%s)" -lt "$until" ] || return 0',
-    f'  {{ printf \'%s\\n\' "until $until" end >"$1/{HELD}.new" && sync "$1/{HELD}.new" && '
-    f'mv "$1/{HELD}.new" "$1/{HELD}"; }} 2>/dev/null || return 0',
-    '  while [ -z "$ended" ] && [ "$(date +%s)" -lt "$until" ]; do',
-    f'    for f in "$1"/{RELEASE}*; do [ ! -e "$1/{RELEASE}" ] || return 0; done',
-    "    sleep 1 & wait $!",
-    "  done",
-    "}",
-)
-
-
 def _single(request: BatchRequest, debug_secs: float | None) -> list[str]:
     run = _RUN_SCRIPT.replace("$1", "$first")
     held = (
         []
         if debug_secs is None
         else [
-            "code=$c",
             "trap : USR1",
-            f'hold "$first" {math.ceil(debug_secs)}',
-            "c=$code",
+            hold_script.call('"$first"', debug_secs),
         ]
     )
     if request.signal_secs is None and debug_secs is None:
         return ["cd /", run, "exit $?"]
     if request.signal_secs is None:
-        return ["cd /", "trap 'ended=1' TERM", run, "c=$?", *held, 'exit "$c"']
+        return ["cd /", hold_script.TERM, run, "c=$?", *held, 'exit "$c"']
     return [
         "cd /",
-        *([] if debug_secs is None else ["trap 'ended=1' TERM"]),
+        *([] if debug_secs is None else [hold_script.TERM]),
         "# in its own process group, if the shell can: all of it gets the signal before the time limit",
         "ring() {",
         '  kill -s USR1 -- "-$p" 2>/dev/null && return',
@@ -390,7 +359,7 @@ def _gang(steps: tuple[Step, ...], request: BatchRequest, debug_secs: float | No
         f"step={quoted(chr(10).join(_STEP))}",
         "trap 'scancel --signal=USR1 \"$SLURM_JOB_ID\"' USR1",
         *(_start_step(n, s, gpus=request.gpus, debug_secs=debug_secs) for n, s in enumerate(steps)),
-        *([] if debug_secs is None else [_pass_on_term(len(steps))]),
+        *([] if debug_secs is None else [hold_script.pass_on_term(len(steps))]),
         "r=0",
         *(
             line
@@ -401,17 +370,12 @@ def _gang(steps: tuple[Step, ...], request: BatchRequest, debug_secs: float | No
     ]
 
 
-def _pass_on_term(count: int) -> str:
-    """Tell the parts of this shell that hold the allocation of a failed task."""
-    return f"trap 'kill {' '.join(f'$pid_{n}' for n in range(count))} 2>/dev/null' TERM"
-
-
 def _start_step(n: int, step: Step, *, gpus: int | None, debug_secs: float | None) -> str:
     gres = f" --gres=gpu:{step.gpus}" if step.gpus else " --gres=none" if gpus else ""
     term, hold = "trap : TERM HUP", ""
     if debug_secs is not None:
-        term = "trap ended=1 TERM; trap : HUP"
-        hold = f"code=$c; hold {quoted(step.folder)} {math.ceil(debug_secs)}; c=$code; "
+        term = f"{hold_script.TERM}; trap : HUP"
+        hold = f"{hold_script.call(quoted(step.folder), debug_secs)}; "
     return (
         f'{{ {term}; srun $share --nodes=1 --ntasks=1 --cpus-per-task={step.cores} --mem=0{gres} --nodelist="$host_{n}" '
         f"--input=none --kill-on-bad-exit=0 --job-name={quoted(f'{step.token.role}-{step.token.index}')} "

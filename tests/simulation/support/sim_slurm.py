@@ -194,13 +194,12 @@ class Slurm:
     def _ended(self, key: AgentKey, entry: Entry) -> None:
         p, secs = entry.process, entry.order.get("debug")
         assert p is not None
-        if secs is not None and entry.exited and p.truth[0] not in (0, None):
-            if entry.stop is None:
-                self.time.saw("a batch job held its allocation for debugging")
-                entry.held_until = self.time.now + secs
-                self.time.after(secs, lambda: self.end_hold(key, entry))
-                self.tell(key, entry)
-                return
+        if secs is not None and entry.exited and p.truth[0] not in (0, None) and entry.stop is None:
+            self.time.saw("a batch job held its allocation for debugging")
+            entry.held_until = self.time.now + secs
+            self.time.after(secs, lambda: self.end_hold(key, entry))
+            self.tell(key, entry)
+            return
         self._complete(key, entry)
 
     def end_hold(self, key: AgentKey, entry: Entry) -> None:

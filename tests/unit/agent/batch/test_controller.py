@@ -14,6 +14,7 @@ from fake_slurm import USER, FakeJob, FakeSlurm
 
 from jobscribe.agent.batch import (
     controller,
+    holds,
     observer,
     poll_loop,
     reconciliation,
@@ -420,11 +421,12 @@ async def test_a_failed_task_holds_its_allocation_until_it_is_released(batch_sit
 async def test_a_hold_ends_at_its_deadline_and_a_script_that_does_not_end_it_is_canceled(
     batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(poll_loop, "_RELEASE_SECS", 0.2)
     batch = await batch_site.agent()
     token, deaf = batch_site.token(), batch_site.token()
     batch.launch(token, batch_site.spec("exit 3", debug_secs=1.0))
     assert (await batch_site.ended(token)).exit.code == 3
+    assert not batch_site.slurm.count("scancel")
+    monkeypatch.setattr(holds, "_RELEASE_SECS", 0.2)
     batch.launch(deaf, batch_site.spec("exit 4", debug_secs=600.0))
     await batch_site.until(lambda: [e for e in batch_site.of(deaf) if e.held_until])
     job = next(j for j in batch_site.slurm.jobs.values() if str(deaf) in j.comment)
