@@ -66,7 +66,7 @@ def test_an_upload_whose_late_bytes_complete_the_file_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor = Supervisor(late=60)
-    complete = lambda self, *args: supervisor.stored == CONTENT  # noqa: E731
+    complete = lambda self, *args: supervisor.stored == CONTENT
     monkeypatch.setattr(Upload, "_is_complete", complete)
     upload(supervisor, tmp_path)
     assert supervisor.puts == 2
