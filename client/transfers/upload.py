@@ -65,6 +65,9 @@ class Upload:
         )
 
     def _send(self, name: str, sha256: str, fd: int, size: int) -> None:
+        """Send the file, and continue after cuts. The supervisor may still store what it received
+        before a cut when it is asked how much it has: then the next bytes are a conflict.
+        """
         cuts = 0
         while True:
             offset = self._remote.received(name, sha256, size)
@@ -72,11 +75,14 @@ class Upload:
                 self._remote.put(name, sha256, size, offset, self._pieces(fd, offset, size))
                 return
             except ClientError as e:
+                late = cuts > 0 and e.code == "conflict"
                 cuts += 1
-                if e.code not in _CUTS or cuts > MAX_CUTS:
+                if cuts > MAX_CUTS or not (late or e.code in _CUTS):
                     raise
-                if e.code == "unreachable" and self._is_complete(name, fd, size):
+                if (late or e.code == "unreachable") and self._is_complete(name, fd, size):
                     return
+                if late and self._remote.received(name, sha256, size) <= offset:
+                    raise
             self._sleep(PAUSE_SECS * cuts)
 
     def _is_complete(self, name: str, fd: int, size: int) -> bool:

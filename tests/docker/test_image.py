@@ -176,13 +176,16 @@ async def test_a_user_that_no_image_knows_runs_in_a_clean_environment(
 async def test_what_a_job_leaves_behind_is_reaped_and_its_use_is_seen(
     place: Place, agent: str
 ) -> None:
-    token = place.start("(setsid sleep 300 >/dev/null 2>&1 &) ; (sleep 300 &) ; sleep 2.5")
+    token = place.start(
+        "(setsid sleep 300 >/dev/null 2>&1 &) ; (sleep 300 &) ; until [ -e go ]; do sleep 0.1; done"
+    )
     await until(
         lambda: any(type(m).__name__ == "Samples" for m in place.supervisor.heard),
         lambda: "no sample comes",
     )
     sample = next(m for m in place.supervisor.heard if type(m).__name__ == "Samples").samples[0]
     assert sample.token == token and sample.processes >= 3 and sample.memory_bytes > 0
+    (place.home / "heat" / "ImageSi1" / str(token.serial) / "go").touch()
     exit_ = await place.end_of(token)
     assert exit_.code == 0 and exit_.survivors_killed == 2
     said = "2 processes of " + str(token) + " outlived its main process and were killed"

@@ -181,7 +181,11 @@ async def test_a_stop_leaves_nothing_of_it(batch_site: Ground, announced: bool) 
     batch = await batch_site.agent()
     soft, hard = batch_site.token(), batch_site.token()
     early = BatchRequest(partition="batch", memory_mb=50, signal_secs=10)
-    own = "n=0; trap 'n=$((n + 1))' TERM; while [ $n = 0 ]; do sleep 0.1; done; sleep 1; exit $((n + 4))"
+    trapped = batch_site.root / "trapped"
+    own = (
+        f"n=0; trap 'n=$((n + 1))' TERM; : >{trapped}; "
+        "while [ $n = 0 ]; do sleep 0.1; done; sleep 1; exit $((n + 4))"
+    )
     batch.launch(soft, batch_site.spec(own, early if announced else WISHES))
     batch.launch(
         hard,
@@ -190,7 +194,7 @@ async def test_a_stop_leaves_nothing_of_it(batch_site: Ground, announced: bool) 
         ),
     )
     await batch_site.running(soft), await batch_site.running(hard)
-    await asyncio.sleep(0.5)
+    await batch_site.until(trapped.exists)
     batch.stop(soft, "cancel", 10.0)
     batch.stop(hard, "cancel", 1.0)
     one, two = await batch_site.ended(soft), await batch_site.ended(hard)

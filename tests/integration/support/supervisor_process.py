@@ -10,6 +10,7 @@ import http.client
 import itertools
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -145,6 +146,15 @@ def run_command(
     env = inherited | {"PYTHONPATH": PYTHON_PATH} | env
     assert can_fork(sys.executable, {"PYTHONPATH": env["PYTHONPATH"]}, PYTHON_PATH)
     return fork_server(PYTHON_PATH).run(words, env, str(cwd), given, timeout)
+
+
+def _is_closed(connection: http.client.HTTPConnection) -> bool:
+    """Return whether the other end has closed a connection without a pending answer."""
+    if connection.sock is None:
+        return False
+    poll = select.poll()  # unlike select(), for any number of descriptors
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class SupervisorProcess:
@@ -406,6 +416,8 @@ class SupervisorProcess:
         headers: dict[str, str] | None = None,
     ) -> Answer:
         """Send a request on the kept connection. `headers` replaces the secret's headers."""
+        if self._connection is not None and _is_closed(self._connection):
+            self._disconnect()  # the supervisor closes connections that are idle for long
         if self._connection is None:
             self._connection = self.connection()
         sent = {"Authorization": "Bearer " + self.token} if headers is None else headers

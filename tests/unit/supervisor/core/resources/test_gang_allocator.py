@@ -80,7 +80,11 @@ def ports_of(places):
 def test_ports_are_assigned_in_turn_from_the_start_port_of_the_node():
     here = msgspec.structs.replace(node(ports=6), start_port=30_003)
     room = NodePool(nodes=(here,))
-    for name, wanted in (("j1", [30_003, 30_004]), ("j2", [30_000, 30_005]), ("j3", [30_001, 30_002])):
+    for name, wanted in (
+        ("j1", [30_003, 30_004]),
+        ("j2", [30_000, 30_005]),
+        ("j3", [30_001, 30_002]),
+    ):
         ((_, places),) = ask(room, name, role())
         assert sorted(n for _, n in ports_of(places)) == wanted
 
