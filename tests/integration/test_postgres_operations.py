@@ -21,9 +21,10 @@ from store_fixtures import append, evolved
 from jobscribe.db.events.events import LogCompacted, LogSetBack, job_stream
 from jobscribe.db.events.state import Job
 from jobscribe.db.maintenance import backup as backups
-from jobscribe.db.maintenance import compaction, database_compaction
+from jobscribe.db.maintenance import compaction
 from jobscribe.db.maintenance.compaction import DAY
-from jobscribe.db.maintenance.database_compaction import DatabaseExchange
+from jobscribe.db.maintenance.database import compaction as database_compaction
+from jobscribe.db.maintenance.database.compaction import DatabaseExchange
 from jobscribe.db.maintenance.log_source import log_source, store_path
 from jobscribe.db.maintenance.move import move_to_file, move_to_postgres
 from jobscribe.db.maintenance.rebuild import rebuild
