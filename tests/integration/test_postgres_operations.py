@@ -100,6 +100,13 @@ def test_commands_on_a_log_in_postgres_do_what_they_do_on_a_file(
         c.execute(f"DELETE FROM {schema}.names")
         (root / "supervisor-job" / f"{JIDS[0]}.json").write_text("{")
         assert {p.where for p in check(root).problems} == {"index", "record"}
+
+        def taken(*_: object) -> None:
+            c.execute(f"UPDATE {schema}.lease SET epoch = epoch + 1")
+
+        with pytest.raises(Refusal, match="another supervisor took"):
+            rebuild(root, taken)
+        assert {p.where for p in check(root).problems} >= {"index"}, "nothing was changed"
         assert rebuild(root).events == len(log)
         assert ok(root) == log
 
