@@ -45,17 +45,23 @@ ROOT_ID = "abcdefghijkl"
 
 @pytest.fixture
 def server() -> postgres_server.Server:
-    return postgres_server.shared()
+    return postgres_server.shared_durable()
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped root with its log in a file."""
-    root = tmp_path / "root"
+    root = tmp_path_factory.mktemp("template") / "root"
     fill(root).store.close()
     (root / "root.json").write_text(json.dumps({"id": ROOT_ID}))
     rebuild(root)
     return root
+
+
+@pytest.fixture
+def root(template: Path, tmp_path: Path) -> Path:
+    shutil.copytree(template, tmp_path / "root")
+    return tmp_path / "root"
 
 
 def moved(root: Path, url: str) -> Site:
