@@ -71,7 +71,8 @@ def _compact_online(s: Session, root: Path, rules: dict[str, Any], *, keep: bool
     import msgspec
 
     from ...client.api.errors import ClientError
-    from ...db.maintenance import database_compaction, online_compaction
+    from ...db.maintenance import online_compaction
+    from ...db.maintenance.database import compaction as database_compaction
     from ...db.maintenance.new_log import Compacted
     from ...db.store.database_marker import named_database
 

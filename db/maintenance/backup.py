@@ -22,11 +22,11 @@ from ..store import head_file
 from ..store.disk_errors import UNREADABLE, describe
 from ..store.head_file import NAME, NOTHING, DurablePosition, HeadFile
 from . import derived_tables, file_replacement
+from .database.working_copy import changed, copy_log_to_file
 from .log_source import log_source, open_file, store_path
 from .rebuild import copy
 from .rollback import highest_used, record_rollback
 from .verification import Problem, Progress, check_file, durable_head, no_progress
-from .working_copy import changed, copy_log_to_file
 
 #: Pages copied in one step; other connections can work between steps.
 STEP = 512

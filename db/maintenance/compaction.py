@@ -26,6 +26,7 @@ from ..store.head_file import NOTHING, DurablePosition
 from ..store.job_index import index_row
 from . import derived_tables, file_replacement
 from .checkpoints import Rules, checkpoint, job_of
+from .database.working_copy import changed
 from .log_source import log_source, opened, store_path
 from .new_log import (
     UNCHAINED,
@@ -42,7 +43,6 @@ from .new_log import (
 )
 from .rebuild import trusted
 from .verification import EVERY, Progress, no_progress, whole_rows
-from .working_copy import changed
 
 DAY = 86_400.0
 #: Default age of the last event of a folded job, and earlier runs kept in it.

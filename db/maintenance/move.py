@@ -20,10 +20,10 @@ from ..sqlite.schema import open_for_reading
 from ..store.database_marker import forget_database
 from ..store.group_commit import Point, no_fault
 from ..store.head_file import NOTHING, DurablePosition
+from .database.working_copy import copy_log_to_file
 from .file_replacement import companions, exchange, exclusive
 from .log_source import site_of, store_path
 from .verification import Progress, check, check_file, durable_head, no_progress
-from .working_copy import copy_log_to_file
 
 if TYPE_CHECKING:
     from ..postgres.opening import Site

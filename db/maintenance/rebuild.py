@@ -14,9 +14,9 @@ from ..sqlite.opening import repair
 from ..store.checksum_chain import Broken, Row, stored
 from ..store.head_file import NOTHING, DurablePosition
 from . import derived_tables, file_replacement
+from .database.working_copy import changed
 from .log_source import opened, store_path
 from .verification import EVERY, Progress, durable_head, extent, no_progress, whole_rows
-from .working_copy import changed
 
 
 class Rebuilt(msgspec.Struct, kw_only=True, rename="camel"):

@@ -22,12 +22,12 @@ from ..store.checksum_chain import Row
 from ..store.disk_errors import UNREADABLE
 from ..store.head_file import NOTHING, DurablePosition
 from . import derived_tables, file_replacement
+from .database.working_copy import changed, examined
 from .log_source import open_file, store_path
 from .rebuild import Copied, rebuild, store_rows
 from .rollback import highest_used, record_rollback
 from .salvage import Loss, Survey, kept, survey
 from .verification import Progress, check_file, no_progress
-from .working_copy import changed, examined
 
 #: Jobs and streams listed by name; others are only counted.
 NAMED = 20

@@ -85,7 +85,9 @@ def _drop_moved(site: Site, raw: Raw) -> None:
             "badRequest",
             f"{site.address.name} has an event store: choose another schema, or drop this one",
         )
-    raw.execute(b"DROP TABLE site, lease, events, jobs, receipts, kinds, names, usage")
+    raw.execute(
+        b"DROP TABLE IF EXISTS site, lease, events, jobs, receipts, kinds, names, usage, supervisors"
+    )
 
 
 def copy_to_file(source: SqlConnection, target: SqlConnection, progress: Progress) -> None:

@@ -1,7 +1,7 @@
 """The exchange of the log for a shorter one while a supervisor writes: the new log is in tables beside the
 log (`events_new`, `names_new`), which take its place in one transaction of the writer.
 
-`maintenance.database_compaction` decides what the new log has.
+`maintenance.database.compaction` decides what the new log has.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ...db.maintenance import online_compaction, trimmed_jobs
-from ...db.maintenance.database_compaction import DatabaseExchange
+from ...db.maintenance.database.compaction import DatabaseExchange
 from ...db.maintenance.new_log import Compacted
 from ...db.maintenance.online_compaction import CompactedLog
 from ...db.records.record_files import SETTLED_SECS

@@ -2,6 +2,7 @@
 has, a supervisor without the lease writes nothing, and a store is resumed without a restart.
 """
 
+import contextlib
 import os
 import queue
 import random
@@ -397,8 +398,11 @@ def test_a_server_process_that_hangs_delays_reads_and_commits_for_a_limited_time
         def away(*_: Any, **__: Any) -> Any:
             raise psycopg.OperationalError("away")
 
+        waited: list[str] = []
+
         def unwanted(*_: Any, **__: Any) -> Any:
-            raise AssertionError("a read waits for a connection")
+            waited.append("a read waits for a connection")
+            raise psycopg.OperationalError("away")
 
         # without the writer's connection, no read waits for one of its own
         monkeypatch.setattr(writer, "connect", away)
@@ -410,6 +414,7 @@ def test_a_server_process_that_hangs_delays_reads_and_commits_for_a_limited_time
         wait(lambda: not disk.store._writer.connected)
         with pytest.raises(Refusal, match="storageUnavailable"):
             disk.store.read_all()
+        assert not waited
         monkeypatch.undo()
         disk.appended(5)
 
@@ -529,3 +534,35 @@ def test_a_full_disk_of_the_server_refuses_by_name_until_there_is_room(
             c.execute("DROP TABLESPACE small")
     finally:
         subprocess.run(["umount", "--lazy", str(small)], check=True)
+
+
+@pytest.mark.soak("the test above")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
+def test_a_server_that_has_no_room_for_its_wal_is_refused_by_name_until_it_runs_again(
+    tmp_path: Path,
+) -> None:
+    own = postgres_server.Server()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=100m,mode=0755", "tmpfs", str(own.folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this machine does not allow a mount")
+    try:
+        own.start()
+        disk = Disk(own.url(), tmp_path)
+        with closing(disk.store):
+            assert isinstance(disk.now(1), Appended)
+            ballast = own.folder / "ballast"
+            with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as f:
+                while True:
+                    f.write(bytes(65536))
+            number = 2
+            while isinstance(disk.now(number, random.randbytes(50_000).hex()), Appended):
+                number += 1
+            result = disk.results[number]
+            assert isinstance(result, Refusal) and result.code == "storageUnavailable", result
+            ballast.unlink()
+            own.start_again()
+            disk.appended(number + 1)
+            in_log(disk)
+        own.stop()
+    finally:
+        subprocess.run(["umount", "--lazy", str(own.folder)], check=True)

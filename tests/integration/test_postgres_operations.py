@@ -21,9 +21,10 @@ from store_fixtures import append, evolved
 from jobscribe.db.events.events import LogCompacted, LogSetBack, job_stream
 from jobscribe.db.events.state import Job
 from jobscribe.db.maintenance import backup as backups
-from jobscribe.db.maintenance import compaction, database_compaction
+from jobscribe.db.maintenance import compaction
 from jobscribe.db.maintenance.compaction import DAY
-from jobscribe.db.maintenance.database_compaction import DatabaseExchange
+from jobscribe.db.maintenance.database import compaction as database_compaction
+from jobscribe.db.maintenance.database.compaction import DatabaseExchange
 from jobscribe.db.maintenance.log_source import log_source, store_path
 from jobscribe.db.maintenance.move import move_to_file, move_to_postgres
 from jobscribe.db.maintenance.rebuild import rebuild
@@ -44,17 +45,23 @@ ROOT_ID = "abcdefghijkl"
 
 @pytest.fixture
 def server() -> postgres_server.Server:
-    return postgres_server.shared()
+    return postgres_server.shared_durable()
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped root with its log in a file."""
-    root = tmp_path / "root"
+    root = tmp_path_factory.mktemp("template") / "root"
     fill(root).store.close()
     (root / "root.json").write_text(json.dumps({"id": ROOT_ID}))
     rebuild(root)
     return root
+
+
+@pytest.fixture
+def root(template: Path, tmp_path: Path) -> Path:
+    shutil.copytree(template, tmp_path / "root")
+    return tmp_path / "root"
 
 
 def moved(root: Path, url: str) -> Site:
@@ -99,6 +106,13 @@ def test_commands_on_a_log_in_postgres_do_what_they_do_on_a_file(
         c.execute(f"DELETE FROM {schema}.names")
         (root / "supervisor-job" / f"{JIDS[0]}.json").write_text("{")
         assert {p.where for p in check(root).problems} == {"index", "record"}
+
+        def taken(*_: object) -> None:
+            c.execute(f"UPDATE {schema}.lease SET epoch = epoch + 1")
+
+        with pytest.raises(Refusal, match="another supervisor took"):
+            rebuild(root, taken)
+        assert {p.where for p in check(root).problems} >= {"index"}, "nothing was changed"
         assert rebuild(root).events == len(log)
         assert ok(root) == log
 

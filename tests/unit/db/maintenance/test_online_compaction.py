@@ -195,7 +195,7 @@ def test_a_new_log_that_does_not_fit_is_refused_and_changes_nothing(
 
 def test_only_one_process_builds_and_an_unfinished_log_is_thrown_away(tmp_path: Path) -> None:
     disk = fill(tmp_path / "root")
-    with online_compaction._one_builder(disk.root), pytest.raises(Refusal) as e:
+    with online_compaction.one_builder(disk.root), pytest.raises(Refusal) as e:
         prepare(disk.root, now=NOW)
     assert e.value.code == "rootBusy"
     new_path(disk.root).write_bytes(b"half a file")

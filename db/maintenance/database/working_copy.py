@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from ...protocol.errors import Refusal
-from ...runtime.filesystems import make_folder
-from ..events.events import LogCompacted, decode
-from ..records.record_files import FOLDER as RECORDS
-from ..records.record_files import write_marker
-from ..sql.statements import SqlConnection, last_before
-from ..sqlite.schema import open_for_reading
-from ..store.head_file import NOTHING, DurablePosition, HeadFile
-from .file_replacement import exclusive, new_store, sync
-from .log_source import site_of, store_path
-from .verification import Progress
+from ....protocol.errors import Refusal
+from ....runtime.filesystems import make_folder
+from ...events.events import LogCompacted, decode
+from ...records.record_files import FOLDER as RECORDS
+from ...records.record_files import write_marker
+from ...sql.statements import SqlConnection, last_before
+from ...sqlite.schema import open_for_reading
+from ...store.head_file import NOTHING, DurablePosition, HeadFile
+from ..file_replacement import exclusive, new_store, sync
+from ..log_source import site_of, store_path
+from ..verification import Progress
 
 if TYPE_CHECKING:
-    from ..postgres.maintenance import Held
+    from ...postgres.maintenance import Held
 
 FOLDER = "working"
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def changed(
     site = site_of(root)
     if site is None:
         return None
-    from ..postgres.maintenance import hold
+    from ...postgres.maintenance import hold
 
     with exclusive(root, store_path(root), doing) as lock, hold(site) as held:
         if held.empty and not new and lock.mark in (None, NOTHING):
@@ -71,7 +71,7 @@ def examined(root: Path, look: Callable[[Path], T], progress: Progress) -> tuple
     site = site_of(root)
     if site is None:
         return None
-    from ..postgres.maintenance import hold
+    from ...postgres.maintenance import hold
 
     with (
         exclusive(root, store_path(root), "examine it") as lock,
@@ -83,7 +83,7 @@ def examined(root: Path, look: Callable[[Path], T], progress: Progress) -> tuple
 
 def copy_log_to_file(source: SqlConnection, path: Path, progress: Progress) -> None:
     """Copy a log in PostgreSQL to a new file, which is synced and not verified."""
-    from ..postgres.copying import copy_to_file
+    from ...postgres.copying import copy_to_file
 
     with new_store(path) as target:
         copy_to_file(source, target, progress)
@@ -91,7 +91,7 @@ def copy_log_to_file(source: SqlConnection, path: Path, progress: Progress) -> N
 
 @contextlib.contextmanager
 def _copied(root: Path, held: "Held", lock: HeadFile, progress: Progress) -> Iterator[Path]:
-    from ..postgres.snapshot import snapshot
+    from ...postgres.snapshot import snapshot
 
     copy = working_path(root)
     shutil.rmtree(copy, ignore_errors=True)
@@ -116,7 +116,7 @@ def _put_back(
     """Replace the log by the changed copy. Its records are those of the root. Return the result with
     the final path of the replaced log.
     """
-    from ..postgres.copying import replace_log
+    from ...postgres.copying import replace_log
 
     path = store_path(copy)
     # a start after a crash from here on writes all records again

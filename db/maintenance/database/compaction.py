@@ -15,29 +15,29 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...protocol.errors import Refusal
-from ...runtime.filesystems import make_folder
-from ..events.events import SYSTEM, LogCompacted, encode, schema_of, type_of
-from ..sql.log_end import LogPlace, verify_kinds
-from ..sql.statements import SqlConnection, checksum_at, last_before, rows_after
-from ..sql.usage_table import read_usage
-from ..sqlite.schema import open_for_reading
-from ..store.checksum_chain import START, Broken, Row, follow, row, stored
-from ..store.head_file import DurablePosition, HeadFile
-from ..store.name_index import secondary_names
-from . import online_compaction, trimmed_jobs
-from .compaction import HISTORY, OLDER_THAN_SECS
-from .file_replacement import sync
-from .log_source import log_source, site_of, store_path
-from .new_log import Compacted, merged_usage, rechained
-from .online_compaction import MOST_WAITING, Prepared, new_path, one_builder, prepared_log
-from .verification import Progress, no_progress
+from ....protocol.errors import Refusal
+from ....runtime.filesystems import make_folder
+from ...events.events import SYSTEM, LogCompacted, encode, schema_of, type_of
+from ...sql.log_end import LogPlace, verify_kinds
+from ...sql.statements import SqlConnection, checksum_at, last_before, rows_after
+from ...sql.usage_table import read_usage
+from ...sqlite.schema import open_for_reading
+from ...store.checksum_chain import START, Broken, Row, follow, row, stored
+from ...store.head_file import DurablePosition, HeadFile
+from ...store.name_index import secondary_names
+from .. import online_compaction, trimmed_jobs
+from ..compaction import HISTORY, OLDER_THAN_SECS
+from ..file_replacement import sync
+from ..log_source import log_source, site_of, store_path
+from ..new_log import Compacted, merged_usage, rechained
+from ..online_compaction import MOST_WAITING, Prepared, new_path, one_builder, prepared_log
+from ..verification import Progress, no_progress
 from .working_copy import copy_log_to_file
 
 if TYPE_CHECKING:
-    from ..postgres.connection import Connection, Raw
-    from ..postgres.log_exchange import Exchanged
-    from ..postgres.opening import Site
+    from ...postgres.connection import Connection, Raw
+    from ...postgres.log_exchange import Exchanged
+    from ...postgres.opening import Site
 
 #: Folder in the store's folder, with a copy of the log as in a root.
 FOLDER = "compacting"
@@ -90,7 +90,7 @@ def catch_up(root: Path, progress: Progress = no_progress) -> int:
     """Add to the new log what was appended to the log since. Return the number of events. Raises
     Refusal: notFound without a new log.
     """
-    from ..postgres.connection import Connection
+    from ...postgres.connection import Connection
 
     added = 0
     with _written(_site(root)) as raw:
@@ -107,7 +107,7 @@ def catch_up(root: Path, progress: Progress = no_progress) -> int:
 
 def discard(root: Path) -> None:
     """Remove a new log that is not in use. Raises Refusal."""
-    from ..postgres.log_exchange import drop_tables
+    from ...postgres.log_exchange import drop_tables
 
     with _written(_site(root)) as raw:
         drop_tables(raw)
@@ -126,8 +126,8 @@ class DatabaseExchange:
         log: DurablePosition,
         fence: Callable[[DurablePosition], None],
     ) -> "Exchanged":
-        from ..postgres.log_exchange import Exchanged, add_rows, lock_log, put_in_place
-        from ..postgres.opening import ERRORS
+        from ...postgres.log_exchange import Exchanged, add_rows, lock_log, put_in_place
+        from ...postgres.opening import ERRORS
 
         raw = connection.raw
         note = _note(raw)
@@ -190,8 +190,8 @@ def _site(root: Path) -> "Site":
 @contextlib.contextmanager
 def _written(site: "Site") -> Iterator["Raw"]:
     """Open a connection that may write tables beside the log. Raises Refusal."""
-    from ..postgres.connection import connect, refusal
-    from ..postgres.opening import ERRORS, check_site
+    from ...postgres.connection import connect, refusal
+    from ...postgres.opening import ERRORS, check_site
 
     try:
         with connect(site.address, site.password_file, bounded=False) as raw:
@@ -225,7 +225,7 @@ def _kept(copy: Path, folder: Path) -> Path:
 
 
 def _note(raw: "Raw") -> _Note:
-    from ..postgres.log_exchange import note
+    from ...postgres.log_exchange import note
 
     text = note(raw)
     if text is None:
@@ -234,14 +234,14 @@ def _note(raw: "Raw") -> _Note:
 
 
 def _write_note(raw: "Raw", note: _Note) -> None:
-    from ..postgres.log_exchange import write_note
+    from ...postgres.log_exchange import write_note
 
     write_note(raw, msgspec.json.encode(note).decode())
 
 
 def _stage(raw: "Raw", copy: Path, progress: Progress) -> None:
     """Copy the new log in a file into tables beside the log, in one transaction."""
-    from ..postgres.log_exchange import add_rows, make_tables
+    from ...postgres.log_exchange import add_rows, make_tables
 
     prepared, done = prepared_log(copy), 0
     with contextlib.closing(open_for_reading(new_path(copy))) as file, raw.transaction():
@@ -270,7 +270,7 @@ def _pages(rows: Iterable[Any]) -> Iterator[Sequence[Any]]:
 
 def _added(connection: "Connection", note: _Note) -> _Note:
     """Add the next rows of the log to the new log, within a transaction; return its new note."""
-    from ..postgres.log_exchange import add_rows
+    from ...postgres.log_exchange import add_rows
 
     old = note.prepared
     raws = rows_after(connection, old.position, None, _PAGE)
