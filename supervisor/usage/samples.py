@@ -93,9 +93,7 @@ class UsageSamples:
     def _keep(self, jid: str, serial: int, ended: dict[Token, TaskUsage]) -> None:
         """Keep these tasks of the run, and forget those of another run."""
         attempts = self._forget_over(jid)
-        attempts = {
-            n: found for n, found in attempts.items() if next(iter(found)).serial == serial
-        }
+        attempts = {n: found for n, found in attempts.items() if next(iter(found)).serial == serial}
         for token, usage in ended.items():
             attempts.setdefault(token.attempt, {})[token] = usage
         if attempts:

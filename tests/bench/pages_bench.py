@@ -27,11 +27,13 @@ _PAINT = """() => {
   return [paint.startTime, files.reduce((sum, e) => sum + e.transferSize, 0), files.length];
 }"""
 #: Wait in the page, without the round trips of a driver, until the list has changed and is complete.
-_SHOWN = """([before, what]) => new Promise((done) => {
+_SHOWN = """([before, what]) => new Promise((done, fail) => {
+  const began = performance.now();
   const look = () => {
     const rows = [...document.querySelectorAll("table.jobs tbody tr .title")].map((t) => t.innerText).join();
     const busy = document.querySelector("[aria-busy=true]");
     if (rows !== before && !busy && rows.includes(what)) done(performance.now());
+    else if (performance.now() - began > 60_000) fail(`no ${what} in 60 s: ${rows.slice(0, 200)}`);
     else requestAnimationFrame(look);
   };
   look();
@@ -115,7 +117,9 @@ def main() -> None:
                     cold.append(first)
                     warm.append(paint(context, front + path)[0])
                     context.close()
-                print(f"| `{path.replace(uid, 'UID')}` | {median(cold)} | {median(warm)} | {size / 1000:.0f} kB | {files} |")
+                print(
+                    f"| `{path.replace(uid, 'UID')}` | {median(cold)} | {median(warm)} | {size / 1000:.0f} kB | {files} |"
+                )
             context = browser.new_context()
             context.request.post(front + "/sign-in", data={"name": "ann"})
             tab = context.new_page()
