@@ -8,6 +8,7 @@ while the streams are open; each change goes to all streams of its user.
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -108,8 +109,8 @@ async def measure(front: str, root: Path, users: list[Page], count: int) -> dict
     times: dict[str, list[float]] = {"front end": [], "supervisor": []}
     stop = threading.Event()
     asks = {
-        "front end": lambda p=users[0].again(front): p.ask("GET", "/who"),
-        "supervisor": lambda p=Page(own): p.ask("GET", "/livez"),
+        "front end": functools.partial(users[0].again(front).ask, "GET", "/who"),
+        "supervisor": functools.partial(Page(own).ask, "GET", "/livez"),
     }
     threads = [threading.Thread(target=probe, args=(asks[n], times[n], stop)) for n in times]
     for thread in threads:

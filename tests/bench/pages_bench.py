@@ -85,7 +85,7 @@ def work(tab: Tab, url: str, count: int) -> dict[str, list[float]]:
         note("words of one job", shown(tab, lambda: search.fill(word), f"run {count // 2 + 7}"))
         tab.goto(url)
         tab.wait_for_selector("table.jobs tbody tr")
-        note("sort: oldest first", shown(tab, lambda: twice(tab, "Submitted"), "run 0"))
+        note("sort: oldest first", shown(tab, lambda: twice(tab, "Submitted")))
         tab.goto(url)
         tab.wait_for_selector("table.jobs tbody tr")
         note("sort: duration", shown(tab, tab.get_by_role("button", name="Duration").click))

@@ -11,7 +11,7 @@ import {
   limitName,
   megabytes,
   nodeWord,
-  partitionWord,
+  partitionWords,
   partOf,
   perSecond,
   phaseState,
@@ -42,8 +42,8 @@ test("nodes that take no jobs are told apart, with Slurm's marks in words", () =
   assert.deepEqual(states.filter(isUsable), ["idle", "mixed", "allocated"]);
   assert.equal(nodeWord("down*"), "down, does not respond");
   assert.equal(nodeWord("idle~"), "idle, powered off");
-  assert.equal(partitionWord("DRAIN"), "drained: takes no new jobs");
-  assert.equal(partitionWord("DOWN"), "down: no job starts there");
+  assert.deepEqual(partitionWords("DRAIN"), ["drained", "It takes no new jobs."]);
+  assert.deepEqual(partitionWords("DOWN"), ["down", "No job starts there."]);
 });
 
 test("rates are those between two answers of the same process", () => {
