@@ -40,7 +40,7 @@ const load = (mono: number, events: number, finished: number, submitted = finish
 test("nodes that take no jobs are told apart, with Slurm's marks in words", () => {
   const states = ["idle", "mixed", "allocated", "drained", "draining", "down*", "idle*", "mixed$"];
   assert.deepEqual(states.filter(isUsable), ["idle", "mixed", "allocated"]);
-  assert.equal(nodeWord("down*"), "down, does not respond");
+  assert.equal(nodeWord("down*"), "down, not responding");
   assert.equal(nodeWord("idle~"), "idle, powered off");
   assert.deepEqual(partitionWords("DRAIN"), ["drained", "It takes no new jobs."]);
   assert.deepEqual(partitionWords("DOWN"), ["down", "No job starts there."]);

@@ -153,13 +153,13 @@ export const partitionWords = (state: string | undefined): [string, string] =>
 
 /** Marks that Slurm adds to the state of a node. */
 const MARKS: Record<string, string> = {
-  "*": "does not respond",
+  "*": "not responding",
   "~": "powered off",
   "#": "starting",
   $: "reserved for maintenance",
-  "@": "restarts soon",
+  "@": "to be restarted",
   "^": "restarting",
-  "!": "powers off soon",
+  "!": "to be powered off",
   "%": "powering off",
   "-": "planned for a job",
 };
