@@ -45,6 +45,8 @@ LATER_FIELDS: Mapping[tuple[str, ...], int] = {
     ("snapshot", "executions", "exit", "notices"): 2,
     ("run", "spec", "box", "sshPort"): 2,
     ("run_tasks", "tasks", "spec", "box", "sshPort"): 2,
+    ("cluster_report", "news", "partitions", "state"): 2,
+    ("cluster_report", "news", "partitions", "nodeGroups"): 2,
 }
 
 #: Op of a request -> the first protocol version that has it. An older agent never answers it.

@@ -17,7 +17,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.status import COMPLETED, RUNNING
-from jobscribe.protocol.wire.messages import Sample, Samples
+from jobscribe.protocol.wire.messages import ContainerSample, Sample, Samples
 from jobscribe.supervisor.usage import samples as samples_module
 from jobscribe.supervisor.usage.summary import (
     ADDED,
@@ -33,8 +33,8 @@ JID = f"{UID}-sim00001-command"
 
 
 def sample(token: Token, at: float = WALL, **fields: Any) -> Sample:
-    values = dict.fromkeys(Sample.__struct_fields__) | {"token": token, "at": at, **fields}
-    return Sample(**values)
+    kind = ContainerSample if "sent_bytes" in fields else Sample
+    return kind(**{**dict.fromkeys(kind.__struct_fields__), "token": token, "at": at, **fields})
 
 
 def say(agent: Agent, *samples: Sample) -> None:
