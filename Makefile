@@ -1,5 +1,5 @@
 # All that a developer does. The first run makes .venv; `make help` says what there is.
-.PHONY: help venv demo engines collected test test-pythons lint pure check lock audit bench soak wheels docs clean pages-build pages
+.PHONY: help venv demo engines collected test test-pythons test-firefox lint pure check lock audit bench soak wheels docs clean pages-build pages
 
 # Supervisors, agents and commands are started hundreds of times by the tests: compiled once, each starts in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -32,6 +32,7 @@ help:
 	@echo "make lint    format, lint, types and import contracts"
 	@echo "make check   the same, and every test that needs no real process: a minute or two"
 	@echo "make test-pythons  the fast tests under each Python from 3.11 to 3.14 that is installed"
+	@echo "make test-firefox  the tests of pages in Debian's Firefox instead of Chromium"
 	@echo "make lock    pin the dependencies of setup.py in etc/requirements (UPGRADE=1: the newest versions)"
 	@echo "make audit   known vulnerabilities of the pinned versions"
 	@echo "make soak    crashes, kills, faults and the simulator at full length: hours (SEEDS: lives of the simulator, SEED: where chance begins)"
@@ -103,6 +104,12 @@ pure: venv
 check: venv
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint pure
 
+# The tests of pages in Debian's Firefox instead of Chromium: some minutes, most of them for its starts.
+firefox = $(addprefix tests/web/test_page_,jobs.py job_parts.py submit.py account.py operations.py apps.py)
+test-firefox: venv
+	@etc/engines/command.sh firefox-esr
+	BROWSER=firefox $(python) -m pytest $(firefox) $(PYTEST_ARGS)
+
 # In one environment for each Python, below build/pythons. PYTHONS='3.12 3.13' chooses some.
 test-pythons:
 	@etc/test_pythons.sh $(PYTEST_ARGS)
@@ -128,6 +135,8 @@ bench: venv
 	$(bench) tests/bench/scale_bench.py
 	$(bench) tests/bench/fair_bench.py
 	$(bench) tests/bench/front_bench.py
+	$(bench) tests/bench/live_bench.py
+	$(bench) tests/bench/pages_bench.py
 	$(bench) tests/bench/roles_bench.py
 	$(bench) tests/bench/operate_bench.py
 	$(bench) tests/bench/docker_bench.py

@@ -5,6 +5,7 @@ accounts, QOS, Slurm version.
 import re
 
 import msgspec
+from msgspec import UNSET
 
 from ...protocol.clusters.batch import NodeGroup, Partition
 from ...protocol.ids import printable
@@ -53,7 +54,7 @@ def parse_partitions(shown: str, kinds: str, states: str = "") -> tuple[Partitio
         }
     groups = _parse_node_states(states)
     return tuple(
-        msgspec.structs.replace(p, node_groups=groups.get(p.name, ()))
+        msgspec.structs.replace(p, node_groups=groups.get(p.name, UNSET))
         for p in tuple(found.values())[:_MOST]
     )
 
@@ -82,7 +83,7 @@ def _partition(name: str, pairs: dict[str, str], kind: _NodeKinds) -> Partition:
         name=name,
         default=pairs.get("Default", "").upper() == "YES",
         up=pairs.get("State", "UP").upper() == "UP",
-        state="" if (state := pairs.get("State", "UP").upper()) == "UP" else state[:_WORD],
+        state=UNSET if (state := pairs.get("State", "UP").upper()) == "UP" else state[:_WORD],
         nodes=_count(pairs.get("TotalNodes", "")) if "TotalNodes" in pairs else kind.nodes or None,
         max_nodes=_count(pairs.get("MaxNodes", "")),
         min_nodes=_count(pairs.get("MinNodes", "")) or None,

@@ -196,14 +196,14 @@ class Partition(_Part, frozen=True, kw_only=True):
     """The limits of a partition as Slurm reports them. None: no limit, or not reported.
 
     time_limit_secs: the maximum. default_secs: the limit of jobs that request none. state: Slurm's
-    word if it is not UP, such as DRAIN. node_groups: empty if Slurm does not tell them.
+    word if it is not UP, such as DRAIN. node_groups: unset if Slurm does not tell them.
     """
 
     name: Word
     default: bool = False
     up: bool = True
-    state: Word = ""
-    node_groups: tuple[NodeGroup, ...] = ()
+    state: Word | msgspec.UnsetType = msgspec.UNSET
+    node_groups: tuple[NodeGroup, ...] | msgspec.UnsetType = msgspec.UNSET
     nodes: int | None = None
     max_nodes: int | None = None
     min_nodes: int | None = None

@@ -643,8 +643,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
 
     cpu_percent: since the previous sample; 100 is one core. memory_bytes: now, shared pages counted
     once. cpu_secs, read_bytes, written_bytes: since its start. gpu_percent: the current mean of its
-    GPUs. received_bytes, sent_bytes: over networks of its own, since its start; a process shares the
-    network of its machine, and nobody counts what is its own.
+    GPUs.
     """
 
     token: Token
@@ -657,6 +656,13 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     processes: Offset | None
     gpu_percent: Span | None
     gpu_memory_bytes: Offset | None
+
+
+class ContainerSample(Sample, frozen=True, array_like=True):
+    """A sample of a driver, which is never sent. received_bytes, sent_bytes: over networks of its
+    own, since its start. A process shares the network of its machine, where nobody counts by job.
+    """
+
     received_bytes: Offset | None = None
     sent_bytes: Offset | None = None
 

@@ -50,6 +50,8 @@ LATER_FIELDS: Mapping[tuple[str, ...], int] = {
     ("run_status_update", "execution", "heldUntil"): 2,
     ("snapshot", "executions", "heldUntil"): 2,
     ("alive", "debugHolds"): 2,
+    ("cluster_report", "news", "partitions", "state"): 2,
+    ("cluster_report", "news", "partitions", "nodeGroups"): 2,
 }
 
 #: Op of a request -> the first protocol version that has it. An older agent never answers it.

@@ -93,9 +93,7 @@ class UsageSamples:
     def _keep(self, jid: str, serial: int, ended: dict[Token, TaskUsage]) -> None:
         """Keep these tasks of the run, and forget those of another run."""
         attempts = self._forget_over(jid)
-        attempts = {
-            n: found for n, found in attempts.items() if next(iter(found)).serial == serial
-        }
+        attempts = {n: found for n, found in attempts.items() if next(iter(found)).serial == serial}
         for token, usage in ended.items():
             attempts.setdefault(token.attempt, {})[token] = usage
         if attempts:
@@ -170,8 +168,8 @@ def _grow(usage: TaskUsage, sample: Sample) -> None:
     usage.cpu_secs = largest(usage.cpu_secs, sample.cpu_secs)
     usage.read_bytes = largest(usage.read_bytes, sample.read_bytes)
     usage.written_bytes = largest(usage.written_bytes, sample.written_bytes)
-    usage.received_bytes = largest(usage.received_bytes, sample.received_bytes)
-    usage.sent_bytes = largest(usage.sent_bytes, sample.sent_bytes)
+    usage.received_bytes = largest(usage.received_bytes, getattr(sample, "received_bytes", None))
+    usage.sent_bytes = largest(usage.sent_bytes, getattr(sample, "sent_bytes", None))
     usage.peak_cpu = largest(usage.peak_cpu, sample.cpu_percent)
     usage.peak_memory = largest(usage.peak_memory, sample.memory_bytes)
     usage.peak_processes = largest(usage.peak_processes, sample.processes)

@@ -54,7 +54,7 @@ class Series:
         if interval != self._interval:
             self._close()
             self._interval = interval
-        self._open.append([_number(getattr(sample, f)) for f in _FIELDS])
+        self._open.append([_number(getattr(sample, f, None)) for f in _FIELDS])
         while len(self) > max(2, limit):
             self._halve()
             self._interval = int((mono - self._started) // self.resolution)

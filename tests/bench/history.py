@@ -29,7 +29,6 @@ from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 
-
 USERS = tuple(f"User{n:04d}" for n in range(50))
 
 

@@ -8,6 +8,7 @@ while the streams are open; each change goes to all streams of its user.
 import argparse
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import secrets
@@ -108,8 +109,8 @@ async def measure(front: str, root: Path, users: list[Page], count: int) -> dict
     times: dict[str, list[float]] = {"front end": [], "supervisor": []}
     stop = threading.Event()
     asks = {
-        "front end": lambda p=users[0].again(front): p.ask("GET", "/who"),
-        "supervisor": lambda p=Page(own): p.ask("GET", "/livez"),
+        "front end": functools.partial(users[0].again(front).ask, "GET", "/who"),
+        "supervisor": functools.partial(Page(own).ask, "GET", "/livez"),
     }
     threads = [threading.Thread(target=probe, args=(asks[n], times[n], stop)) for n in times]
     for thread in threads:
@@ -124,7 +125,9 @@ async def measure(front: str, root: Path, users: list[Page], count: int) -> dict
     stop.set()
     for thread in threads:
         thread.join()
-    spread = [max(h[j] for h in heard) - min(h[j] for h in heard) for j in heard[0]] if heard else []
+    spread = (
+        [max(h[j] for h in heard) - min(h[j] for h in heard) for j in heard[0]] if heard else []
+    )
     await streams.close()
     out = {
         "streams": str(count),
@@ -139,7 +142,9 @@ async def measure(front: str, root: Path, users: list[Page], count: int) -> dict
         out[f"{name}: memory"] = f"{held[name]:.1f} MiB{each}"
         out[f"{name}: CPU"] = f"{used[name]:.2f} s"
         p99, worst = asked[int(len(asked) * 0.99)], asked[-1]
-        out[f"{name}: request"] = f"{statistics.median(asked):.1f} ms, p99 {p99:.0f}, worst {worst:.0f}"
+        out[f"{name}: request"] = (
+            f"{statistics.median(asked):.1f} ms, p99 {p99:.0f}, worst {worst:.0f}"
+        )
     return out
 
 
@@ -170,7 +175,7 @@ def browse(front: str, stop: threading.Event, out: list[str]) -> None:
         pages = [context.new_page() for _ in range(TABS)]
         for page in pages:
             page.goto(front + "/jobs")
-            page.wait_for_function("document.querySelector('.link-state')?.innerText === 'Live'")
+            page.locator(".link-state", has_text="Live").wait_for()
         stop.wait(300)
         for page in pages:
             rows = page.locator("table.jobs tbody tr[data-state=completed]").count()

@@ -27,11 +27,13 @@ _PAINT = """() => {
   return [paint.startTime, files.reduce((sum, e) => sum + e.transferSize, 0), files.length];
 }"""
 #: Wait in the page, without the round trips of a driver, until the list has changed and is complete.
-_SHOWN = """([before, what]) => new Promise((done) => {
+_SHOWN = """([before, what]) => new Promise((done, fail) => {
+  const began = performance.now();
   const look = () => {
     const rows = [...document.querySelectorAll("table.jobs tbody tr .title")].map((t) => t.innerText).join();
     const busy = document.querySelector("[aria-busy=true]");
     if (rows !== before && !busy && rows.includes(what)) done(performance.now());
+    else if (performance.now() - began > 60_000) fail(`no ${what} in 60 s: ${rows.slice(0, 200)}`);
     else requestAnimationFrame(look);
   };
   look();
@@ -83,7 +85,7 @@ def work(tab: Tab, url: str, count: int) -> dict[str, list[float]]:
         note("words of one job", shown(tab, lambda: search.fill(word), f"run {count // 2 + 7}"))
         tab.goto(url)
         tab.wait_for_selector("table.jobs tbody tr")
-        note("sort: oldest first", shown(tab, lambda: twice(tab, "Submitted"), "run 0"))
+        note("sort: oldest first", shown(tab, lambda: twice(tab, "Submitted")))
         tab.goto(url)
         tab.wait_for_selector("table.jobs tbody tr")
         note("sort: duration", shown(tab, tab.get_by_role("button", name="Duration").click))
@@ -115,7 +117,9 @@ def main() -> None:
                     cold.append(first)
                     warm.append(paint(context, front + path)[0])
                     context.close()
-                print(f"| `{path.replace(uid, 'UID')}` | {median(cold)} | {median(warm)} | {size / 1000:.0f} kB | {files} |")
+                print(
+                    f"| `{path.replace(uid, 'UID')}` | {median(cold)} | {median(warm)} | {size / 1000:.0f} kB | {files} |"
+                )
             context = browser.new_context()
             context.request.post(front + "/sign-in", data={"name": "ann"})
             tab = context.new_page()

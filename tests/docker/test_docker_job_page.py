@@ -64,14 +64,10 @@ def test_jobs_in_containers(site: SupervisorProcess, host_a: Host, registry: Reg
         eats = gang(role("main", EATS, **BOX), uid=ann.uid, simName="eats")
         for each in (run, eats):
             site.submit({**each, "retry": {"count": 0, "platform": 0}})
-        ann.page.set_default_timeout(12000)
-        try:
-          _read(ann, run)
-          _memory_ran_out(ann, eats)
-          _enter(ann, site, run)
-          _kill_and_cancel(ann, site, run)
-        except BaseException:
-          print("PAGE", ann.page.url, ann.text("main"), ann.troubles); ann.page.screenshot(path="/tmp/w/pageb-shots/fail.png"); raise
+        _read(ann, run)
+        _memory_ran_out(ann, eats)
+        _enter(ann, site, run)
+        _kill_and_cancel(ann, site, run)
         assert ann.troubles == []
         ann.close()
         browser.close()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....protocol.ids import Token
-from ....protocol.wire.messages import Sample
+from ....protocol.wire.messages import ContainerSample, Sample
 from ..host.engine import EngineError, HostEngine
 from .state import TaskState
 
@@ -77,7 +77,7 @@ def sample(token: Token, stats: Mapping[str, Any], percent: float | None) -> Sam
     including threads.
     """
     read, written = (_moved(stats, word) for word in ("read", "write"))
-    return Sample(
+    return ContainerSample(
         token=token,
         at=max(0.0, time.time()),
         cpu_percent=None if percent is None else round(percent, 1),

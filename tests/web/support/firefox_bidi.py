@@ -63,16 +63,14 @@ class _Relay(WebSocketHandler):
 
 async def main() -> int:
     firefox = await asyncio.create_subprocess_exec(
-        FIREFOX, *sys.argv[1:], stderr=asyncio.subprocess.PIPE
+        FIREFOX, *sys.argv[1:], stderr=asyncio.subprocess.PIPE, limit=_LARGEST
     )
     assert firefox.stderr is not None
     async for line in firefox.stderr:
         if found := _LISTENS.search(line):
             _Relay.firefox = found[1].decode()
             (socket,) = bind_sockets(0, "127.0.0.1")
-            server = HTTPServer(
-                Application([("/.*", _Relay)], websocket_max_message_size=_LARGEST)
-            )
+            server = HTTPServer(Application([("/.*", _Relay)], websocket_max_message_size=_LARGEST))
             server.add_socket(socket)
             port = socket.getsockname()[1]
             line = line.replace(found[1], f"ws://127.0.0.1:{port}".encode())

@@ -160,6 +160,41 @@ const LIVED = [
   { role: "worker", index: 1, startedAt: 95, endedAt: 195 },
 ];
 
+test("what containers sent is drawn, and memory that ran out unmeasured is told", () => {
+  const reply: UsageReply = {
+    attempt: 1,
+    seriesFields: ["at", "receivedBytes", "sentBytes"],
+    job: {},
+    tasks: [
+      {
+        role: "main",
+        index: 0,
+        series: [
+          [100, 0, null],
+          [110, 1000, null],
+        ],
+      },
+    ],
+  };
+  const lived = [
+    { role: "main", index: 0, startedAt: 95, endedAt: 99, exit: { outOfMemory: true } },
+  ];
+  const asked = { main: { cores: 1, memory: 64 * 2 ** 20, gpus: null, isLimit: true } };
+  const network = usagePlots(reply, () => true, lived, asked).find((p) => p.title === "Network");
+  assert.deepEqual(
+    network?.series.map((s) => s.values.at(-1)),
+    [100, null],
+  );
+  assert.deepEqual(efficiency(reply, lived, asked, 200), [
+    {
+      name: "Memory",
+      share: null,
+      text: "the peak was not measured; the limit is 64.0 MiB",
+      advice: "Memory ran out. Request more.",
+    },
+  ]);
+});
+
 test("usage over time has what was requested and where memory ran out", () => {
   const asked = askedBy(DEFINITION);
   const plots = usagePlots(USAGE, () => true, LIVED, asked);

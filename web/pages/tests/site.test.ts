@@ -5,10 +5,13 @@ import {
   brief,
   coreTime,
   curve,
+  isUsable,
   type Load,
   limitAmount,
   limitName,
   megabytes,
+  nodeWord,
+  partitionWords,
   partOf,
   perSecond,
   phaseState,
@@ -32,6 +35,15 @@ const load = (mono: number, events: number, finished: number, submitted = finish
   loop: null,
   process: null,
   live: null,
+});
+
+test("nodes that take no jobs are told apart, with Slurm's marks in words", () => {
+  const states = ["idle", "mixed", "allocated", "drained", "draining", "down*", "idle*", "mixed$"];
+  assert.deepEqual(states.filter(isUsable), ["idle", "mixed", "allocated"]);
+  assert.equal(nodeWord("down*"), "down, not responding");
+  assert.equal(nodeWord("idle~"), "idle, powered off");
+  assert.deepEqual(partitionWords("DRAIN"), ["drained", "It takes no new jobs."]);
+  assert.deepEqual(partitionWords("DOWN"), ["down", "No job starts there."]);
 });
 
 test("rates are those between two answers of the same process", () => {

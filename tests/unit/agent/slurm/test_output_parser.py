@@ -410,7 +410,7 @@ def test_nodes_that_take_no_jobs_are_told_with_the_reason() -> None:
     debug, batch = output_parser.parse_partitions(golden("partitions"), golden("sinfo"), states)
     assert debug.node_groups == (
         NodeGroup(state="idle", nodes=1),
-        NodeGroup(state="drained", nodes=3, reason="disk 7 | fan \\x07failed"),
+        NodeGroup(state="drained", nodes=3, reason="disk 7 | fan ?failed"),
     )
     assert batch.node_groups == (NodeGroup(state="down*", nodes=1, reason="Not responding"),)
 

@@ -13,10 +13,11 @@ from in_memory_supervisor import OTHER, UID, WALL, Agent, InMemorySupervisor
 from jobscribe.db.events.state import Attempt, Job, Run, Task
 from jobscribe.db.records.resource_usage import result_usage, total
 from jobscribe.protocol.api.requests import RunSpec
+from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 from jobscribe.protocol.jobs.status import COMPLETED, RUNNING
-from jobscribe.protocol.wire.messages import Sample, Samples
+from jobscribe.protocol.wire.messages import ContainerSample, Sample, Samples
 from jobscribe.supervisor.usage import samples as samples_module
 from jobscribe.supervisor.usage.summary import (
     ADDED,
@@ -32,8 +33,8 @@ JID = f"{UID}-sim00001-command"
 
 
 def sample(token: Token, at: float = WALL, **fields: Any) -> Sample:
-    values = dict.fromkeys(Sample.__struct_fields__) | {"token": token, "at": at, **fields}
-    return Sample(**values)
+    kind = ContainerSample if "sent_bytes" in fields else Sample
+    return kind(**{**dict.fromkeys(kind.__struct_fields__), "token": token, "at": at, **fields})
 
 
 def say(agent: Agent, *samples: Sample) -> None:
@@ -173,6 +174,44 @@ async def test_what_is_over_is_told_from_its_exit_and_its_samples() -> None:
     in_memory.metering._over.clear()  # as after a restart
     (task,) = metrics(in_memory, jid)["tasks"]
     assert (task["cpuSecs"], task["peakMemoryBytes"], task["readBytes"]) == (2.5, 300, None)
+
+
+async def test_an_earlier_attempt_keeps_what_it_took_until_the_next_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    in_memory = InMemorySupervisor()
+    usage = in_memory.metering
+    jobs = [job_of([task_of("main", 0)])]
+    first = jobs[0].run.attempts[0].tasks[0]  # type: ignore[union-attr]
+    ended = task_of("main", 0, exit_=ExitInfo(code=1))
+    jobs += [job_of([ended]), job_of([ended], [task_of("main", 0, attempt=2)])]
+    usage._add(sample(first.token, cpu_secs=3.0, received_bytes=7, sent_bytes=5))
+    for job in jobs:
+        usage.settle(job)
+    second = jobs[-1].run.attempts[1].tasks[0]  # type: ignore[union-attr]
+    usage._add(sample(second.token, cpu_secs=1.0))
+    answers = [usage.metrics_of(jobs[-1], lambda token: True, n) for n in (0, 1, 2)]
+    assert [(a["attempt"], a["tasks"][0]["cpuSecs"]) for a in answers] == [
+        (2, 1.0),
+        (1, 3.0),
+        (2, 1.0),
+    ]
+    (task,) = answers[1]["tasks"]
+    assert (task["receivedBytes"], task["sentBytes"]) == (7, 5)
+    assert task["series"][0][NAMES.index("sentBytes")] == 5
+    assert usage.sizes()["jobsOver"] == 1 and usage.sizes()["tasks"] == 1
+    with pytest.raises(Refusal, match="no attempt 3"):
+        usage.metrics_of(jobs[-1], attempt=3)
+    # the oldest attempt goes when there is no room, and all of them with the next run
+    over = job_of(
+        [ended], [task_of("main", 0, attempt=2, exit_=ExitInfo(code=0))], status=COMPLETED
+    )
+    monkeypatch.setattr(samples_module, "OVER_POINTS", samples_module.TASK_POINTS + 1)
+    usage.settle(over)
+    assert [usage.metrics_of(over, attempt=n)["tasks"][0]["cpuSecs"] for n in (1, 2)] == [None, 1.0]
+    newer = msgspec.structs.replace(over, run=msgspec.structs.replace(over.run, serial=2))  # type: ignore[type-var]
+    usage.settle(newer)
+    assert usage.sizes() == {"jobs": 0, "tasks": 0, "jobsOver": 0, "pointsOver": 0}
 
 
 async def test_a_newer_run_does_not_show_what_the_older_one_took() -> None:

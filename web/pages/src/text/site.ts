@@ -143,23 +143,23 @@ export interface AgentRow {
 }
 
 /** What Slurm's word for a partition that is not up means for jobs. */
-const PARTITIONS: Record<string, string> = {
-  DRAIN: "drained: takes no new jobs",
-  INACTIVE: "inactive: takes no jobs",
+const PARTITIONS: Record<string, [string, string]> = {
+  DRAIN: ["drained", "It takes no new jobs."],
+  INACTIVE: ["inactive", "It takes no jobs."],
 };
 
-export const partitionWord = (state: string | undefined): string =>
-  PARTITIONS[state ?? ""] ?? "down: no job starts there";
+export const partitionWords = (state: string | undefined): [string, string] =>
+  PARTITIONS[state ?? ""] ?? ["down", "No job starts there."];
 
 /** Marks that Slurm adds to the state of a node. */
 const MARKS: Record<string, string> = {
-  "*": "does not respond",
+  "*": "not responding",
   "~": "powered off",
   "#": "starting",
   $: "reserved for maintenance",
-  "@": "restarts soon",
+  "@": "to be restarted",
   "^": "restarting",
-  "!": "powers off soon",
+  "!": "to be powered off",
   "%": "powering off",
   "-": "planned for a job",
 };

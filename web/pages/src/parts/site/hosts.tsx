@@ -12,7 +12,7 @@ import {
   megabytes,
   nodeWord,
   type PartitionRow,
-  partitionWord,
+  partitionWords,
 } from "../../text/site.ts";
 import { notify } from "../frame.tsx";
 import { Scroll } from "../scroll.tsx";
@@ -113,6 +113,15 @@ function Amount(props: {
   );
 }
 
+function PartitionState({ state }: { state: string | undefined }): JSX.Element {
+  const [word, note] = partitionWords(state);
+  return (
+    <p class="partition-state">
+      <Badge state="error" word={word} /> <span class="soft">{note}</span>
+    </p>
+  );
+}
+
 /** The nodes of a partition by state; those that take no jobs with the reason. */
 function Nodes({ partition: p }: { partition: PartitionRow }): JSX.Element {
   const groups = p.nodeGroups ?? [];
@@ -124,7 +133,9 @@ function Nodes({ partition: p }: { partition: PartitionRow }): JSX.Element {
       {out.map((g) => (
         <li key={`${g.state} ${g.reason}`} class="node-out">
           <Badge state="error" word={`${g.nodes} ${nodeWord(g.state)}`} />
-          {g.reason && <span class="soft"> {sentence(g.reason)}</span>}
+          {g.reason && g.reason !== "Not responding" && (
+            <span class="soft"> {sentence(g.reason)}</span>
+          )}
         </li>
       ))}
     </ul>
@@ -177,7 +188,6 @@ function ClusterPart({ cluster }: { cluster: ClusterRow }): JSX.Element {
             <thead>
               <tr>
                 <th scope="col">Partition</th>
-                <th scope="col">State</th>
                 <th scope="col">Nodes</th>
                 <th scope="col">Cores of a node</th>
                 <th scope="col">Memory of a node</th>
@@ -191,14 +201,8 @@ function ClusterPart({ cluster }: { cluster: ClusterRow }): JSX.Element {
                   <th scope="row">
                     {p.name}
                     {p.default && <span class="soft"> (default)</span>}
+                    {p.up === false && <PartitionState state={p.state} />}
                   </th>
-                  <td>
-                    {p.up === false ? (
-                      <Badge state="error" word={partitionWord(p.state)} />
-                    ) : (
-                      <Badge state="completed" word="up" />
-                    )}
-                  </td>
                   <td>
                     <Nodes partition={p} />
                   </td>
