@@ -60,7 +60,7 @@ class Record(msgspec.Struct, frozen=True, rename="camel"):
             since=self.since,
             until=self.until,
             attached=self.attached,
-            rank=None if self.rank < 0 else self.rank,
+            rank=msgspec.UNSET if self.rank < 0 else self.rank,
         )
 
 

@@ -55,7 +55,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     since: float
     until: float
     attached: bool
-    rank: int | None = None
+    rank: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def option(env: Mapping[str, str]) -> DebugOption | None:
