@@ -31,6 +31,8 @@ MOST_DIFFERENT = 16
 MOST_ALONE = 16
 #: Limit of the wait for the end of the thread, in seconds.
 STOP_SECS = 2.0
+#: A holder on another machine is reported after this many looks within a renewed lease.
+MOST_ELSEWHERE = 16
 #: File in `db/` whose hash the holder writes to the database.
 SHARED = "shared"
 
@@ -54,12 +56,20 @@ class Lookout:
     """
 
     def __init__(
-        self, site: opening.Site, claim: Claim, about: About, tell: Callable[[News], None]
+        self,
+        site: opening.Site,
+        claim: Claim,
+        about: About,
+        tell: Callable[[News], None],
+        *,
+        local: bool = False,
     ) -> None:
+        """local: jobs run on the supervisor's own machine."""
+        self._local = local
         self._site, self._claim, self._about, self._tell = site, claim, about, tell
         self._stop = threading.Event()
         self._raw: Raw | None = None
-        self._different = self._alone = 0
+        self._different = self._alone = self._elsewhere = 0
         self._beat_at = 0.0
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
 
@@ -126,6 +136,7 @@ class Lookout:
         if not seen.free and not dead:
             self._check_alone(seen)
             if seen.about is not None:
+                self._check_machine(seen.about, seen.expires_in)
                 return seen
         return Taken() if self._take(raw, seen.holder if dead else None) else seen
 
@@ -165,6 +176,23 @@ class Lookout:
                 "rootBusy",
                 f"another supervisor serves the site in {self._site.address.name} and has no store.standby:"
                 f" {seen.holder.rpartition(' ')[0]}. Set it there, too, and restart that supervisor first",
+            )
+
+    def _check_machine(self, holder: About, expires_in: float) -> None:
+        """Raise Refusal if the holder lives on another machine and has jobs there: this supervisor
+        would take them for lost.
+        """
+        other = holder.boot_id != self._about.boot_id and holder.host != self._about.host
+        if not (self._local and other):
+            self._elsewhere = 0
+        elif expires_in > lease.LEASE_SECS / 2:  # it renews its lease
+            self._elsewhere += 1
+        if self._elsewhere > MOST_ELSEWHERE:
+            raise Refusal(
+                "badConfig",
+                f"the supervisor that serves the site is on {holder.host}, and this one on {self._about.host},"
+                " but drivers.use has local: its jobs are processes of one machine. Remove local from"
+                " drivers.use, or start all supervisors on one machine",
             )
 
 

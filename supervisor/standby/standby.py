@@ -70,6 +70,7 @@ class Standby:
         self._secrets = site_secrets.load(settings, root, redactor, wall)
         self._log, self._sink = open_log("supervisor", settings.log, redactor, stream=sys.stdout)
         self._place, self._notifier, self._ready = place, notifier, ready
+        self._local = "local" in settings.drivers.use
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[bool] = self._loop.create_future()
         self._counters = Counters()
@@ -88,7 +89,8 @@ class Standby:
 
     async def wait(self) -> bool:
         """Return True when this process has the lease, False when it is to stop. Raises Refusal."""
-        lookout = Lookout(self._place.site, self._place.claim, self._place.about, self._told)
+        place = self._place
+        lookout = Lookout(place.site, place.claim, place.about, self._told, local=self._local)
         for kind in KINDS:
             for listener in self._place.listening.of(kind):
                 self._loop.add_reader(listener, self._accept, kind, listener)

@@ -313,19 +313,24 @@ def test_a_root_that_is_not_shared_and_a_holder_that_stays_are_refused(
     server = postgres_server.shared_durable()
     address = parsed(server.url())
 
-    def look(root: str, holder: str) -> tuple[lookout.Lookout, list[lookout.News]]:
+    def look(
+        root: str, holder: str, host: str = "a", **more: bool
+    ) -> tuple[lookout.Lookout, list[lookout.News]]:
         deadline = LeaseDeadline(60.0, 0.0, lambda late: None)
         claim = supervisors_table.Claim(holder, deadline)
-        about = supervisors_table.About("a", 1, "b", "1", {}, "/r", f"other boot {holder}")
+        about = supervisors_table.About(host, 1, f"boot of {host}", "1", {}, "/r", "other boot")
         site = Site(address, None, tmp_path / root / "db", "root", claim)
         news: list[lookout.News] = []
-        out = lookout.Lookout(site, claim, about, news.append)
+        out = lookout.Lookout(site, claim, about, news.append, **more)
         out.start()
         return out, news
 
     first, news = look("one", "first")
     until(lambda: news and isinstance(news[-1], lookout.Taken), "it has the lease")
     first.stop()
+    _, news = look("one", "second", "z", local=True)
+    until(lambda: isinstance(news[-1:] and news[-1], Refusal), "its jobs are elsewhere")
+    assert "Remove local from drivers.use" in str(news[-1])
     _, news = look("two", "second")
     until(lambda: isinstance(news[-1:] and news[-1], Refusal), "another folder is refused")
     assert "is not the root of the supervisor that serves" in str(news[-1])
