@@ -38,6 +38,7 @@ export const GROUPS: [string, string[]][] = [
       "site",
       "monitoring",
       "store",
+      "scale",
       "compatibility",
       "debugging-the-system",
       "debugging",
