@@ -19,7 +19,7 @@ class DapClient:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), 30)
         self._file = self._socket.makefile("rb")
-        self._number = 0
+        self._number, self._shown = 0, ""
 
     def begin(self) -> None:
         """Do what an IDE does first, without breakpoints of its own."""
@@ -43,17 +43,12 @@ class DapClient:
         return {"thread": thread, **frame}
 
     def output(self, text: str) -> int:
-        """Wait for output of the program with this text. Return the characters of output before."""
-        seen = 0
-
-        def found(message: dict[str, Any]) -> bool:
-            nonlocal seen
-            shown = message["body"]["output"] if message.get("event") == "output" else ""
-            seen += len(shown)
-            return text in shown
-
-        self._until(found)
-        return seen
+        """Wait until the program has shown this text, also before this call. Return the number of
+        characters that it has shown.
+        """
+        while text not in self._shown:
+            self._read()
+        return len(self._shown)
 
     def close(self) -> None:
         self._file.close()
@@ -85,6 +80,8 @@ class DapClient:
                 size = int(value)
         assert size, "the connection has ended"
         message: dict[str, Any] = json.loads(self._file.read(size))
+        if message.get("event") == "output":
+            self._shown += message["body"]["output"]
         return message
 
 
