@@ -348,7 +348,7 @@ def finish(
 
 def _with_batch_report(tx: Transaction, token: Token, exit_: ExitInfo) -> ExitInfo:
     """Add the scheduler's last report, unless the exit has one."""
-    report = tx.world.batch.pop(token, None)
+    report = tx.world.batch.get(token)
     return (
         exit_
         if report is None or isinstance(exit_.batch, BatchState)

@@ -8,7 +8,7 @@ from sim_gang_bugs import Patch
 
 from jobscribe.db.events.events import TaskSubmitted
 from jobscribe.supervisor.core.agents import lifecycle
-from jobscribe.supervisor.core.runs import reconciler, termination
+from jobscribe.supervisor.core.runs import attempts, reconciler, termination
 from jobscribe.supervisor.core.state import cluster_assignment
 from jobscribe.supervisor.core.status import batch_status
 
@@ -28,7 +28,15 @@ def forgets_a_sign_in_that_was_faster_than_the_answer() -> list[Patch]:
 
 
 def keeps_what_schedulers_said() -> list[Patch]:
-    return [(reconciler, "_with_batch_report", lambda tx, token, exit_: exit_)]
+    original = attempts.task_ended
+
+    def ended(tx: Any, task: Any, exit_: Any, diagnosis: Any) -> None:
+        report = tx.world.batch.get(task.token)
+        original(tx, task, exit_, diagnosis)
+        if report is not None:
+            tx.world.batch[task.token] = report
+
+    return [(attempts, "task_ended", ended)]
 
 
 def records_a_batch_job_at_every_word() -> list[Patch]:
