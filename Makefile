@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 # tests/docker/conftest.py groups them. browsers: apart, because a browser reloads pages when Docker
 # adds a network interface. alone: tests that need a certain pid.
 fast = $(addprefix tests/,unit architecture contracts packaging simulation)
-real = $(addprefix tests/,docker slurm systemd chaos site integration examples web)
+real = $(addprefix tests/,docker slurm systemd chaos web site integration examples)
 browsers = $(addprefix tests/,web/test_page_apps.py web/test_page_jobs.py web/test_page_job_parts.py web/test_page_submit.py web/test_page_account.py web/test_page_operations.py web/test_page_clusters.py examples/test_flask_site.py)
 alone = tests/chaos/test_kill_others.py
 pure = $(addprefix tests/,unit architecture contracts simulation)

@@ -10,7 +10,7 @@ import msgspec
 
 from ...protocol.clusters.batch import BatchState
 from ...protocol.execution.lifecycle import Lifecycle, Policy
-from ...protocol.ids import Token, execution_log_ids, op_id
+from ...protocol.ids import Token, execution_log_ids, op_id, printable
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
@@ -185,10 +185,13 @@ def is_held(task: Task) -> bool:
 
 def state_of(job: BatchJob, task: Task) -> BatchState:
     """Return Slurm's last state for this task. Tasks of a gang have their own run directory and
-    node.
+    node. Its script may know the nodes before Slurm has told them.
     """
     if not job.gang:
-        return job.state
+        nodes = task.started.nodes if task.started is not None else ""
+        if job.state.nodes or not nodes:
+            return job.state
+        return msgspec.structs.replace(job.state, nodes=printable(nodes))
     node = task.started.nodes if task.started is not None and task.started.step else ""
     return msgspec.structs.replace(
         job.state, run_dir=task.run_dir if job.state.run_dir else "", node=node[:NODE_CHARS]

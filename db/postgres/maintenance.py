@@ -7,7 +7,7 @@ from typing import NamedTuple
 import psycopg
 
 from ..store.head_file import DurablePosition
-from . import lease
+from . import lease, supervisors
 from .connection import Raw, connect, refusal
 from .opening import ERRORS, MOVED, Site, check_clock, check_site, create, has_tables, take_lease
 
@@ -37,6 +37,7 @@ def hold(site: Site, *, moved: bool = False) -> Iterator[Held]:
         if empty:
             create(site, raw)
         check_site(site, raw, moved=moved)
+        supervisors.create(raw)
         taken = take_lease(site, raw, lease.new_holder())
         try:
             yield Held(site, raw, taken.epoch, taken.head, empty)

@@ -760,7 +760,7 @@ def test_others_jobs_are_not_told_of(shared: SupervisorProcess, news: Callable[.
         assert {
             json.loads(e.data)["state"]
             for e in n.events
-            if json.loads(e.data)["computeJid"] == jid_of(theirs)
+            if json.loads(e.data).get("computeJid") == jid_of(theirs)
         } <= {"missing"}
     refused = news(shared, f"?logs={jid_of(theirs)}")
     assert refused.reply.status == 404

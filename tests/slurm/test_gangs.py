@@ -296,11 +296,10 @@ def test_a_task_on_two_nodes_is_inspected_on_each(
 ) -> None:
     """Also the processes of another step of the job. A profile of a job that ends meanwhile."""
     two = {"nodes": 2, "tasks": 2, "tasksPerNode": 1}
-    run = observed.gang(
-        role("main", f"srun --overlap /bin/sh -c '{QUOTED}'"), batch=two, debugSecs=600.0
-    )
+    command = f"srun --overlap /bin/sh -c '{QUOTED.replace('../../', './').replace('../..', '.')}'"
+    run = observed.run(command, batch=two)
     observed.site.submit(run)
-    job = observed.running(run)
+    observed.running(run)
     give_pyspy(observed.where(run))
     until(lambda: observed.output(run) == "begun\n" * 2, "it computes")
     asked = ("--uid", ALICE, jid_of(run))
@@ -324,16 +323,15 @@ def test_a_task_on_two_nodes_is_inspected_on_each(
     lines = [line for line in file.read_text().splitlines() if ";computes (" in line]
     assert {line.partition(";")[0] for line in lines} == {f"node {node}" for node in nodes}
     (observed.where(run) / "go").touch()
-    _check_held(observed, run, job)
-    observed.types("job", "release", *asked)
     assert observed.over(run, "error")["exit"]["code"] == 3
-    observed.slurm.until_state(job, "FAILED")  # its allocation is free
 
 
-def _check_held(observed: SlurmSupervisor, run: dict[str, Any], job: str) -> None:
-    """Check that a task that has failed can be entered, inspected and read on its allocation."""
+def test_a_task_that_failed_is_held_and_can_be_entered(observed: SlurmSupervisor) -> None:
+    run = observed.gang(role("main", "touch ../../go; exit 3"), batch={"nodes": 1}, debugSecs=600.0)
+    observed.site.submit(run)
     asked = ("--uid", ALICE, jid_of(run))
     said = observed.until(run, lambda s: s["queueState"] == "debug_hold" and s, "it is held")
+    job = said["batch"]["jobId"]
     assert "main/0 failed (exit code 3) and can be inspected, until " in said["jobStatusMessage"]
     assert said["state"] == "running" and observed.slurm.state(job) == "RUNNING"
     with client_of(observed.site, ALICE) as alice:
@@ -349,6 +347,9 @@ def _check_held(observed: SlurmSupervisor, run: dict[str, Any], job: str) -> Non
     assert "go" in observed.types("job", "files", *asked)[0]
     why = observed.types("job", "why", *asked)[0]
     assert "held for debugging" in why and f"its Slurm job {job}" in why, why
+    observed.types("job", "release", *asked)
+    assert observed.over(run, "error")["exit"]["code"] == 3
+    observed.slurm.until_state(job, "FAILED")  # its allocation is free
 
 
 @pytest.mark.soak(

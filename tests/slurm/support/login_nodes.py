@@ -51,8 +51,12 @@ class Users:
     def __init__(self, slurm_conf: Path | None = None) -> None:
         self.place = Path(tempfile.mkdtemp(prefix="jobscribe-sshd-", dir="/var/tmp"))
         self.place.chmod(0o755)
-        self.port = free_ports(len(SERVERS))
-        self.prefix = f"js{self.port}"
+        existing = {entry.pw_name for entry in pwd.getpwall()}
+        while True:  # a run that was killed leaves its users
+            self.port = free_ports(len(SERVERS))
+            self.prefix = f"js{self.port}"
+            if self["alice"] not in existing:
+                break
         given = {"DIR": str(self.place), "PORT": str(self.port), "PREFIX": self.prefix}
         if slurm_conf is not None:
             given["SLURM_CONF"] = str(slurm_conf)

@@ -777,6 +777,26 @@ async def test_a_scheduler_that_is_away_is_no_end(batch_site: Ground) -> None:
     assert one.batch.unknown_since is None and batch_site.starts() == [str(later)]  # type: ignore[union-attr]
 
 
+async def test_its_nodes_are_known_from_its_script_before_slurm_tells_them(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    batch_site.slurm.hold = True
+    token = batch_site.token()
+    batch.launch(token, batch_site.spec("sleep 60"))
+    job = await batch_site.job()
+    await batch_site.until(
+        lambda: batch_site.of(token)[-1:] and batch_site.of(token)[-1].batch.job_id
+    )
+    batch_site.slurm.down = batch_site.slurm.accounting_down = True
+    batch_site.slurm.begin(job)
+    await batch_site.running(token)
+    assert batch_site.of(token)[-1].batch.nodes == "n1"  # type: ignore[union-attr]
+    batch_site.slurm.down = batch_site.slurm.accounting_down = False
+    batch.stop(token, "cancel", 0.1)
+    await batch_site.ended(token)
+
+
 async def test_a_stop_that_slurm_did_not_hear_is_not_the_cause_of_an_earlier_end(
     batch_site: Ground,
 ) -> None:
