@@ -1,7 +1,7 @@
 """Checks of every request before any work is done: the user, the origin, and the format."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -53,10 +53,30 @@ def sent(web: FrontEnd, uid: str | None, route: Any, **headers: str) -> Any:
     return web.as_(uid).ask(route.method, address(route.path), **options)
 
 
+class Gate(NamedTuple):
+    web: FrontEnd
+    stub: StubSupervisor
+
+
+@pytest.fixture(scope="module")
+def _gate() -> Iterator[Gate]:
+    stub = StubSupervisor()
+    web = FrontEnd(stub.address)
+    yield Gate(web, stub)
+    web.close()
+    stub.close()
+
+
+@pytest.fixture
+def gate(_gate: Gate) -> Gate:
+    """A front end for tests that change nothing in it: it takes longer to make than they do."""
+    _gate.stub.requests.clear()
+    return _gate
+
+
 @pytest.mark.parametrize("route", ROUTES, ids=lambda r: r.api)
-def test_nobody_is_let_in_but_to_ask_whether_all_is_well(
-    web: FrontEnd, stub: StubSupervisor, route: Any
-) -> None:
+def test_nobody_is_let_in_but_to_ask_whether_all_is_well(gate: Gate, route: Any) -> None:
+    web, stub = gate
     stub.answers["/livez"] = {"state": "ok"}
     answer = sent(web, None, route)
     if route.api == "jobSupervisorPing":
@@ -67,9 +87,8 @@ def test_nobody_is_let_in_but_to_ask_whether_all_is_well(
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda r: r.api)
-def test_another_method_is_refused_with_those_that_there_are(
-    web: FrontEnd, stub: StubSupervisor, route: Any
-) -> None:
+def test_another_method_is_refused_with_those_that_there_are(gate: Gate, route: Any) -> None:
+    web, stub = gate
     there = {r.method for r in ROUTES if r.path == route.path}
     for method in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"} - there:
         answer = web.as_(ANN).ask(method, address(route.path))
@@ -99,16 +118,16 @@ CHANGING = [r for r in ROUTES if r.method != "GET"]
     ids=str,
 )
 def test_another_site_cannot_make_a_browser_change_anything(
-    web: FrontEnd, stub: StubSupervisor, route: Any, headers: dict[str, str]
+    gate: Gate, route: Any, headers: dict[str, str]
 ) -> None:
+    web, stub = gate
     refused(sent(web, ANN, route, **headers), 403, "crossSite")
     assert stub.requests == []
 
 
 @pytest.mark.parametrize("route", CHANGING, ids=lambda r: r.api)
-def test_what_a_form_of_another_site_can_send_is_not_taken(
-    web: FrontEnd, stub: StubSupervisor, route: Any
-) -> None:
+def test_what_a_form_of_another_site_can_send_is_not_taken(gate: Gate, route: Any) -> None:
+    web, stub = gate
     for content in (
         "text/plain",
         "application/x-www-form-urlencoded",
