@@ -16,7 +16,7 @@ from supervisor_process import SupervisorProcess
 SETS = ("apps.also=" + ",".join(ALSO), "slots.local_sequential=2", "slots.local_parallel=2")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _agents_find_the_test_apps() -> Iterator[None]:
     before = supervisor_process.PYTHON_PATH
     supervisor_process.PYTHON_PATH = before + os.pathsep + str(Path(__file__).parent / "apps")
