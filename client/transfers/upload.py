@@ -13,6 +13,9 @@ from .remote import Remote
 
 #: How often an upload continues after a lost connection, and the pause before it, times its number.
 MAX_CUTS, PAUSE_SECS = 5, 0.5
+#: After a cut, the supervisor has stored everything when it names the same position again after this
+#: time.
+SETTLE_SECS = 0.2
 _CUTS = frozenset({"unreachable", "tooManyRequests", "agentUnavailable", "deadline"})
 
 
@@ -65,12 +68,14 @@ class Upload:
         )
 
     def _send(self, name: str, sha256: str, fd: int, size: int) -> None:
-        """Send the file, and continue after cuts. The supervisor may still store what it received
-        before a cut when it is asked how much it has: then the next bytes are a conflict.
+        """Send the file, and continue after cuts. If the supervisor stores more of what it received
+        before a cut after it was asked how much it has, the next bytes are a conflict.
         """
         cuts = 0
         while True:
             offset = self._remote.received(name, sha256, size)
+            while cuts and offset != (later := self._received_later(name, sha256, size)):
+                offset = later
             try:
                 self._remote.put(name, sha256, size, offset, self._pieces(fd, offset, size))
                 return
@@ -84,6 +89,10 @@ class Upload:
                 if late and self._remote.received(name, sha256, size) <= offset:
                     raise
             self._sleep(PAUSE_SECS * cuts)
+
+    def _received_later(self, name: str, sha256: str, size: int) -> int:
+        self._sleep(SETTLE_SECS)
+        return self._remote.received(name, sha256, size)
 
     def _is_complete(self, name: str, fd: int, size: int) -> bool:
         """Return whether only the answer was lost."""

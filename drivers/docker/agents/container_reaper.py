@@ -52,17 +52,19 @@ class ContainerReaper:
         self._stopped[id_] = None
         _limit_size(self._stopped)
 
-    async def reap(self, engine: HostEngine, id_: str, key: AgentKey | None = None) -> str | None:
+    async def reap(
+        self, engine: HostEngine, id_: str, key: AgentKey | None = None, name: str = ""
+    ) -> str | None:
         """Remove the container if it has ended, after its evidence is stored. Return a sentence
         that says why it is not running, or None if it runs. Raises EngineError.
 
-        key: the agent of the container, if known.
+        key, name: of the container, if known; it may be gone.
         """
         task = self._running.get(id_)
         # A finished task is not awaited: a caller that polls would never yield to the event loop.
         if task is None or task.done():
             task = self._running[id_] = asyncio.get_running_loop().create_task(
-                self._reap(engine, id_, key)
+                self._reap(engine, id_, key, name)
             )
             task.add_done_callback(lambda t: self._reaped(id_, t))
         return await asyncio.shield(task)
@@ -79,7 +81,9 @@ class ContainerReaper:
         if not task.cancelled():
             task.exception()  # the caller may be gone
 
-    async def _reap(self, engine: HostEngine, id_: str, key: AgentKey | None) -> str | None:
+    async def _reap(
+        self, engine: HostEngine, id_: str, key: AgentKey | None, name: str
+    ) -> str | None:
         container = await inspect(engine, id_)
         for _ in range(_DEAD_CHECKS):
             if container is None or container["State"].get("Status") != "dead":
@@ -91,7 +95,7 @@ class ContainerReaper:
             return (
                 self._reasons.get(id_)
                 or await asyncio.to_thread(self._read_stored_reason, id_, key)
-                or await self._store_removal(id_, key)
+                or await self._store_removal(engine, id_, key, name)
             )
         if exit_status.running(container["State"]):
             return None
@@ -159,11 +163,19 @@ class ContainerReaper:
         await self._try_write(log, key, record)
         return sentence
 
-    async def _store_removal(self, id_: str, key: AgentKey | None) -> str:
+    async def _store_removal(
+        self, engine: HostEngine, id_: str, key: AgentKey | None, name: str
+    ) -> str:
         """Store why a container is gone that nobody saw end: the agent's next keeper reports it."""
         sentence = self._unobserved_reason(id_)
         if key is not None and id_ not in self._stopped:
-            record = {"at": round(time.time(), 3), "id": id_, "sentence": sentence}
+            record = {
+                "at": round(time.time(), 3),
+                "id": id_,
+                "name": name or names.agent(key),
+                "host": engine.name,
+                "sentence": sentence,
+            }
             await self._try_write(self._log.bound(**agent_log_ids(key)), str(key), record)
             self._reasons[id_] = sentence
             _limit_size(self._reasons)

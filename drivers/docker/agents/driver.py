@@ -370,7 +370,8 @@ class DockerDriver:
             if (ended := self._ended.get(id_)) is not None:
                 ended.set()
             else:
-                self._spawn(self._reap_ended(host, id_, _parse_key(labels.get(names.KEY))))
+                key, name = _parse_key(labels.get(names.KEY)), str(labels.get("name", ""))
+                self._spawn(self._reap_ended(host, id_, key, name))
 
     def _sync(self, host: str) -> None:
         for listener in self._listeners:
@@ -411,10 +412,10 @@ class DockerDriver:
                 ),
             )
 
-    async def _reap_ended(self, host: str, id_: str, key: AgentKey | None) -> None:
-        """key: of the event's labels. A container that was removed at once has no labels to inspect."""
+    async def _reap_ended(self, host: str, id_: str, key: AgentKey | None, name: str) -> None:
+        """key, name: of the event. A container that was removed at once cannot be inspected."""
         try:
-            await self.reaper.reap(self.engines[host], id_, key)
+            await self.reaper.reap(self.engines[host], id_, key, name)
         except EngineError as e:
             self.log(
                 "{}",

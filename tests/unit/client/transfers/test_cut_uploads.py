@@ -55,6 +55,23 @@ def test_an_upload_continues_after_bytes_that_were_stored_after_the_cut(tmp_path
     assert (supervisor.stored, supervisor.puts) == (CONTENT, 3)
 
 
+def test_an_upload_waits_until_everything_before_the_cut_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would send what is stored meanwhile a second time."""
+    supervisor = Supervisor(late=0)
+
+    def received(name: str, sha256: str, size: int) -> int:
+        known = len(supervisor.stored)
+        if 0 < known < 70:
+            supervisor.stored += CONTENT[known : known + 10]
+        return known
+
+    monkeypatch.setattr(supervisor, "received", received)
+    upload(supervisor, tmp_path)
+    assert (supervisor.stored, supervisor.puts) == (CONTENT, 2)
+
+
 def test_a_conflict_that_no_late_bytes_explain_is_not_repeated(tmp_path: Path) -> None:
     supervisor = Supervisor(late=0, refuses=True)
     with pytest.raises(ClientError, match="40 bytes are stored"):

@@ -540,8 +540,8 @@ async def test_the_end_of_one_that_is_removed_at_once_is_stored_by_its_event(hou
     await until(lambda: driver.engines["a"].up and house.fake.called("GET /events"))
     house.fake.vanish(NAME)
     await until(house.ends)  # nobody asks for it
-    said = [(e["id"], e["sentence"]) for e in house.ends()]
-    assert said == [(handle["id"], "its container was removed from outside")]
+    said = [(e["id"], e["name"], e["host"], e["sentence"]) for e in house.ends()]
+    assert said == [(handle["id"], NAME, "a", "its container was removed from outside")]
 
 
 @pytest.mark.parametrize("trouble", ["fail", "disconnect", "hang"])

@@ -124,7 +124,8 @@ async def test_the_agent_of_another_user_names_nothing(scene: Scene) -> None:
 async def test_the_last_page_of_a_snapshot_names_the_jobs_of_all_pages(scene: Scene) -> None:
     """A page is applied with the last one: what is answered in between changes then."""
     number = next(scene.supervisor.numbers)
-    scene.agent.say(Snapshot(number=number, page=0, last=False, executions=()))
+    page = (running(scene.token),)
+    scene.agent.say(Snapshot(number=number, page=0, last=False, executions=page))
     scene.status()
     scene.agent.say(Snapshot(number=number, page=1, last=True, executions=()))
     assert await scene.names() == [scene.jid]
