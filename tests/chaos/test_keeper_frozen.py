@@ -85,6 +85,7 @@ def test_a_stopped_keeper_is_woken_and_what_ended_meanwhile_ended_then(
     assert JOB_SECS - 0.1 < length(said) < JOB_SECS + ROOM_SECS
     assert site.wait(following)["state"] == "completed"
     assert [stamps.words(n) for n in ("short", "following")] == [["start", "end"]] * 2
+    until(lambda: "answers again" in agent_log(site), "the agent has written its log")
     log = agent_log(site)
     assert (
         "has not answered for" in log
