@@ -364,6 +364,7 @@ def test_what_a_partition_allows_is_shown_and_kept_to(ann: ClusterUser, house: H
     ann.until("#field-sbatchProject-wrong", "^Account must be a name as Slurm has them")
     # cluster and resources are stored with the simulation
     ann.fill(sbatchProject="m456")
+    ann.page.keyboard.press("Tab")  # closes the list of known accounts, which would take the click
     ann.start()
     until(lambda: house.runs and house.runs[-1]["batch"]["account"] == "m456", "it is sent")
     ann.page.goto(f"{ann.site.front}/apps/heat/{sid}")
