@@ -101,5 +101,8 @@ class ChromiumUser:
             said = found.inner_text() if found.is_visible() else ""
             return said if re.search(pattern, said) else None
 
-        text: str = until(look, f"{selector} shows {pattern!r}", secs)
+        try:
+            text: str = until(look, f"{selector} shows {pattern!r}", secs)
+        except pytest.fail.Exception as e:
+            pytest.fail(f"{e.msg}\n{self.page.url}\n{self.text('body')[:2000]}")
         return text

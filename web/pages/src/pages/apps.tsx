@@ -94,7 +94,7 @@ export function AppsPage(): JSX.Element {
         <h1>Apps</h1>
       </div>
       {error && <ErrorMessage error={error} again={() => [apps, entries].map((r) => r.reload())} />}
-      {!error && (!apps.data || !entries.data) && <Loading what="apps" />}
+      {!error && !apps.data && <Loading what="apps" />}
       {apps.data && (
         <ul class="apps" aria-label="Installed apps">
           {apps.data.map((app) => (
@@ -102,12 +102,17 @@ export function AppsPage(): JSX.Element {
               key={app.name}
               app={app}
               isChosen={app.name === chosen}
-              count={all.filter((e) => e.app.name === app.name).length}
+              count={
+                entries.data || entries.error
+                  ? all.filter((e) => e.app.name === app.name).length
+                  : undefined
+              }
               onNew={() => void create(app)}
             />
           ))}
         </ul>
       )}
+      {!error && apps.data && !entries.data && <Loading what="simulations" />}
       {apps.data?.length === 0 && <Empty title="There are no apps for you on this site." />}
       {entries.data && apps.data && (
         <section aria-label="Simulations">
@@ -155,7 +160,8 @@ const newName = (title: string, count: number): string => (count ? `${title} ${c
 function AppCard(props: {
   app: AppInfo;
   isChosen: boolean;
-  count: number;
+  /** Number of its simulations; undefined before it is known. A new one is named by it. */
+  count: number | undefined;
   onNew: () => void;
 }): JSX.Element {
   const { app, count } = props;
@@ -169,9 +175,11 @@ function AppCard(props: {
         <p class="soft note">
           {app.error
             ? sentence(`this app cannot be used: ${app.error}`)
-            : count
-              ? plural(count, "simulation")
-              : "No simulations yet"}
+            : count === undefined
+              ? "…"
+              : count
+                ? plural(count, "simulation")
+                : "No simulations yet"}
         </p>
       </div>
       {!app.error && (
@@ -179,6 +187,7 @@ function AppCard(props: {
           type="button"
           class="main"
           aria-label={`New simulation: ${title}`}
+          disabled={count === undefined}
           onClick={props.onNew}
         >
           <Icon name="add" />
