@@ -117,9 +117,15 @@ def test_a_page_without_a_stream_asks_also_when_it_was_opened_without_an_answer(
     ann.until(".log", r"frame +\d+ of 30")
 
 
-#: Records each text that is drawn, with its place on the canvas.
+#: Records the texts of the last picture, with their places on the canvas. A picture is drawn at once;
+#: a change of the window's size has it drawn again.
 _TEXTS = """() => {
   window.texts = [];
+  const clear = CanvasRenderingContext2D.prototype.clearRect;
+  CanvasRenderingContext2D.prototype.clearRect = function (...box) {
+    if (this.canvas.dataset.report) texts = [];
+    clear.apply(this, box);
+  };
   const draw = CanvasRenderingContext2D.prototype.fillText;
   CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
     const {actualBoundingBoxLeft: left, actualBoundingBoxRight: right} = this.measureText(text);
@@ -199,7 +205,6 @@ def test_pixels_are_where_the_axes_say_and_labels_are_complete(
     for width in (360, 900):
         ann.page.set_viewport_size({"width": width, "height": 800})
         for index in range(1, len(frames)):
-            ann.page.evaluate("() => { texts = []; }")
             ann.page.get_by_label("Next frame").click()
             until(lambda i=index: (p := ann.picture()) and p.frame == i, f"frame {index}")  # type: ignore[misc]
             texts, row = until(lambda: _texts_and_row(ann), "the labels are drawn")
