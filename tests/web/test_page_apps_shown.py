@@ -123,7 +123,7 @@ _TEXTS = """() => {
   window.texts = [];
   const clear = CanvasRenderingContext2D.prototype.clearRect;
   CanvasRenderingContext2D.prototype.clearRect = function (...box) {
-    if (this.canvas.dataset.report) texts = [];
+    if (this.canvas.dataset.report === "heatAnimation") texts = [];
     clear.apply(this, box);
   };
   const draw = CanvasRenderingContext2D.prototype.fillText;
@@ -133,7 +133,7 @@ _TEXTS = """() => {
     const [a, b] = [x - left, x + right].map((at) => there.transformPoint({x: at, y}));
     const isTurned = Boolean(there.b);
     const ends = isTurned ? [a.y, b.y] : [a.x, b.x];
-    if (this.canvas.dataset.report) texts.push([text, Math.min(...ends), Math.max(...ends),
+    if (this.canvas.dataset.report === "heatAnimation") texts.push([text, Math.min(...ends), Math.max(...ends),
       isTurned ? this.canvas.height : this.canvas.width, isTurned ? -1 : y]);
     draw.call(this, text, x, y);
   };
