@@ -29,7 +29,7 @@ from ...runtime.execution.folder import (
 from ...runtime.execution.output_limit import OutputCap
 from ..slurm.job_states import StatusKind, ended_before, merge_exit
 from ..slurm.script_markers import BATCH_SCRIPT, OVER, SETUP
-from .observer import ended_at, stop_recorded_at, take_fence
+from .observer import ended_at, take_fence
 from .state import BatchJob, Task, state_of
 
 FORGOTTEN = (
@@ -67,7 +67,7 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
     # a stop is the cause if it sent a signal, or if nothing ran or no exit is known
     ran = out["source"] not in ("start", "lost")
     stop_reason = task.life.stop_reason if ran else task.life.requested_reason
-    if ran and stop_reason is not None and ended_before(job.slurm_status, stop_recorded_at(task)):
+    if ran and stop_reason is not None and ended_before(job.slurm_status, task.stop_at):
         stop_reason = None  # it was sent when Slurm did not answer, and told of the end later
     if stop_reason is not None:
         fields["stopReason"] = stop_reason

@@ -160,7 +160,8 @@ class BatchLedger:
         if exit_ is not None:
             task.life.finish(exit_)
         elif stop is not None:
-            given = stop.get("grace")
+            given, at = stop.get("grace"), stop.get("at")
+            task.stop_at = float(at) if isinstance(at, int | float) else 0.0
             task.life.resume_stop(
                 str(stop.get("reason")),
                 float(given) if isinstance(given, int | float) else grace,

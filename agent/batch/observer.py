@@ -14,15 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...protocol.jobs.exit_info import ExitInfo
-from ...runtime.execution.folder import (
-    EXIT_CODE,
-    STOP,
-    from_code,
-    read,
-    read_json,
-    write,
-    written_code,
-)
+from ...runtime.execution.folder import EXIT_CODE, from_code, read, write, written_code
 from ...runtime.execution.output_limit import OutputCap
 from ..slurm.script_markers import HELD, OVER, STARTED, Started, parse_held, parse_started
 from .state import Task
@@ -120,12 +112,6 @@ def own_exit(folder: str, started: Started | None) -> ExitInfo | None:
         **from_code(folder, code),
     }
     return msgspec.convert(fields, ExitInfo)
-
-
-def stop_recorded_at(task: Task) -> float:
-    """Return the wall time of the last record of its stop, that of a signal; 0 without one."""
-    at = (read_json(f"{task.folder}/{STOP}") or {}).get("at")
-    return float(at) if isinstance(at, int | float) else 0.0
 
 
 def ended_at(folder: str, began: float | None) -> float:

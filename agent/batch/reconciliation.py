@@ -14,7 +14,6 @@ from ...protocol.clusters.cluster import Cluster
 from ..slurm.batch_script import COMMENT
 from ..slurm.job_states import SlurmStatus, StatusKind, ended_before, job_status
 from ..slurm.output_parser import Account, Row
-from .observer import stop_recorded_at
 from .scheduler_queries import QueueSnapshot
 from .start import SETTLED_SECS, find_job_id
 from .state import BatchJob
@@ -186,7 +185,7 @@ def _explain_own_cancel(job: BatchJob, slurm_status: SlurmStatus) -> SlurmStatus
         or not (job.requeue_canceled or job.stopping or any(t.released for t in job.tasks))
         or (
             job.stopping
-            and ended_before(slurm_status, min(map(stop_recorded_at, job.live), default=0.0))
+            and ended_before(slurm_status, min((t.stop_at for t in job.live), default=0.0))
         )
     ):
         return slurm_status

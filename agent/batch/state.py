@@ -51,6 +51,7 @@ class Task:
         "sizes",
         "started",
         "step_over_mono",
+        "stop_at",
         "token",
     )
 
@@ -69,6 +70,8 @@ class Task:
         #: None: it ended before its launch
         self.job: BatchJob | None = None
         self.started: Started | None = None
+        #: wall time of the last record of its stop, that of a signal; 0 without one
+        self.stop_at = 0.0
         #: when the start, and the script's own exit or the end of its step, were seen (wall clock)
         self.seen_at = self.code_at = math.inf
         #: Slurm still reported the job as running when the script's exit, or the end of its step,

@@ -90,10 +90,11 @@ class BatchStopper:
 
     def _write_stop(self, task: Task, *, signaled: bool) -> None:
         """Write stop.json. signaled: an exit from now on may be caused by this stop."""
+        task.stop_at = time.time()
         content = {
             "reason": task.life.requested_reason,
             "grace": task.life.grace,
-            "at": time.time(),
+            "at": task.stop_at,
             "signaled": signaled,
         }
         self._ledger.pending.write(f"{task.folder}/{STOP}", content)
