@@ -17,6 +17,10 @@ from ..keeper.linux.cgroups import Cgroup, cgroup_of_process
 from . import proc_counters
 from .proc_counters import Process
 
+#: Reads of all counters of one execution per sample. With more ends of processes, one of them may
+#: be counted twice or not at all.
+READS = 10
+
 
 class Execution:
     """An execution to count. folder: its evidence. pid, ticks: its main process.
@@ -99,14 +103,9 @@ class ProcessMembership:
                 if child is not None and child.parent == p.pid:
                     found[pid] = child
                     todo.append(child)
-        for known in (p for pid, p in e.seen.items() if pid not in found):
-            # its parent may have reaped it, and so have its counts, since the parent was read
-            parent = proc_counters.process(known.parent) if known.parent in found else None
-            if parent is not None and parent.ticks == found[known.parent].ticks:
-                found[known.parent] = parent
         for beyond in (self._keeper_pid, os.getpid()):
             found.pop(beyond, None)
-        return found
+        return _read_consistently(found)
 
     def _owned(
         self, adopted: list[int], executions: Sequence[Execution]
@@ -141,6 +140,24 @@ def _owner(p: Process, executions: Sequence[Execution]) -> str | None:
         if carried == e.marks() or processes.opened(p.pid, LOCK_FD) in lock_paths(e.folder):
             return e.name
     return None
+
+
+def _read_consistently(found: dict[int, Process]) -> dict[int, Process]:
+    """Read all counters again, each parent before its children: the counts of a child that still
+    exists are not among its parent's. If a process ended meanwhile, its parent may or may not have
+    its counts, and all are read once more.
+    """
+    for _ in range(READS):
+        again: dict[int, Process] = {}
+        # a parent starts before its children
+        for known in sorted(found.values(), key=lambda p: (p.ticks, p.pid)):
+            p = proc_counters.process(known.pid)
+            if p is not None and p.ticks == known.ticks:
+                again[p.pid] = p
+        ended, found = len(found) - len(again), again
+        if not ended:
+            break
+    return found
 
 
 def _add(found: dict[int, Process], pids: Iterable[int]) -> None:

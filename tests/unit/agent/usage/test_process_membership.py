@@ -25,3 +25,25 @@ def test_a_child_that_is_reaped_during_a_sample_is_counted_with_its_parent(
     e.seen = {SHELL: shell(0.0), CHILD: Process(CHILD, 8, SHELL, SHELL, 1, False, 0.6, 0.0)}
     ProcessMembership(KEEPER).update([e])
     assert e.seen == {SHELL: shell(0.6)}
+
+
+def test_a_child_that_is_reaped_after_it_was_read_counts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A known child ended before the sample; the next child ends as soon as it has been read."""
+    second = 400
+    reads = {
+        SHELL: [shell(0.6), shell(0.9)],
+        CHILD: [None],
+        second: [Process(second, 9, SHELL, SHELL, 1, False, 0.3, 0.0), None],
+        KEEPER: [None],
+    }
+    monkeypatch.setattr(
+        proc_counters, "process", lambda pid: reads[pid].pop(0) if reads[pid][1:] else reads[pid][0]
+    )
+    monkeypatch.setattr(proc_counters, "children", lambda p: [second] if p.pid == SHELL else [])
+    monkeypatch.setattr(process_membership, "cgroup_of_process", lambda pid, name: None)
+    e = Execution("name", "token", "/evidence", SHELL, 7)
+    e.seen = {SHELL: shell(0.0), CHILD: Process(CHILD, 8, SHELL, SHELL, 1, False, 0.6, 0.0)}
+    ProcessMembership(KEEPER).update([e])
+    assert e.seen == {SHELL: shell(0.9)}
