@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Steps between two comparisons of the world with the log.
 FOLD_EVERY = 150
 #: Steps between two checks of single jobs, in turn: pending actions and reported status.
-LOOK_EVERY = 5
+LOOK_EVERY = 3
 #: Maximum time after the last fault for which an execution may be unknown: the longest pause
 #: between two attempts to start its agent.
 UNKNOWN_SECS = 75.0
@@ -230,7 +230,7 @@ class Checks:
 
     def _told_truly(self, world: World, job: Job) -> None:
         """Check the reported status of an active job."""
-        said = status(world, job, 1, self.supervisor.now())
+        said = status(world, job, 1, self.supervisor.now_of_checks())
         run = job.run
         if run is None or said["state"] != run.status:
             self.sim.broken(f"{job.jid} is told as {said['state']}")

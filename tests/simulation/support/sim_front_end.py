@@ -6,7 +6,6 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from jobscribe.db.events.state import Job
-from jobscribe.supervisor.core.interface.inputs import Now
 from jobscribe.supervisor.core.status.run_status import is_cacheable, status
 from jobscribe.supervisor.streams.job_changes import ChangeReader, JobChanges
 
@@ -51,9 +50,7 @@ class FrontEnd:
             self._look(next(itertools.islice(sorted(jobs), self._next % len(jobs), None)))
 
     def _look(self, jid: str) -> None:
-        engine, home = self.supervisor.engine, self.supervisor.machine.home
-        # no entropy: this check must not change the life
-        now = Now(self.sim.time.wall, home.mono, home.boot_id, b"")
+        engine, now = self.supervisor.engine, self.supervisor.now_of_checks()
         entry = engine.durable(jid)
         if entry is None:
             return

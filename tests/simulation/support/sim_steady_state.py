@@ -141,7 +141,10 @@ class SteadyState:
         durable = self.supervisor.engine.durable(asked.jid)
         assert durable is not None
         said = status(
-            self.supervisor.engine.world, durable.job, durable.position, self.supervisor.now()
+            self.supervisor.engine.world,
+            durable.job,
+            durable.position,
+            self.supervisor.now_of_checks(),
         )
         many = sum(r.tasks for r in asked.request.run.roles) or 1
         if (

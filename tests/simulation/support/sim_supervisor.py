@@ -268,6 +268,10 @@ class Supervisor:
             self.time.random.randbytes(32),
         )
 
+    def now_of_checks(self) -> Now:
+        """Return the time without entropy: a check must not change the life."""
+        return Now(self.time.wall, self.machine.home.mono, self.machine.home.boot_id, b"")
+
     def perform(self, effect: Effect, cause: Cause) -> None:
         if self.time.strikes("the supervisor died between two effects"):
             raise Killed
