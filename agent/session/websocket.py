@@ -223,10 +223,12 @@ class Link:
         # no pings or timeouts of Tornado's: they use the wall clock, and would pause for a day when
         # the clock is set back by one
         resolver = None if address.link is None else _RelayResolver(address.link)
-        opening = tornado.websocket.websocket_connect(
-            request,
-            max_message_size=MAX_FRAME,
-            resolver=resolver,  # type: ignore[arg-type]
+        opening = asyncio.ensure_future(
+            tornado.websocket.websocket_connect(
+                request,
+                max_message_size=MAX_FRAME,
+                resolver=resolver,  # type: ignore[arg-type]
+            )
         )
         try:
             async with asyncio.timeout(1.5 * DIAL_SECS):
