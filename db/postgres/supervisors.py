@@ -93,11 +93,14 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
 
 def create(raw: Raw) -> None:
     """Create the table if it is missing. Raises psycopg.Error."""
-    row = raw.execute(
-        "SELECT to_regclass('supervisors') IS NOT NULL AND to_regclass('lease') IS NOT NULL"
-    ).fetchone()
+    row = raw.execute("SELECT to_regclass('supervisors') IS NOT NULL").fetchone()
     if row is None or not row[0]:
-        raw.execute(TABLE)
+        with raw.transaction():
+            # without a lock, IF NOT EXISTS fails when two sessions create the table at once
+            raw.execute(
+                "SELECT pg_advisory_xact_lock(hashtext('jobscribe ' || current_schema() || ' supervisors'))"
+            )
+            raw.execute(TABLE)
 
 
 def replace(raw: Raw, holder: str, about: About) -> None:

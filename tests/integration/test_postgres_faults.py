@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ import psycopg
 import pytest
 
 from jobscribe.db.events.events import SupervisorStarted
-from jobscribe.db.postgres import connection, lease, opening, reader, writer
+from jobscribe.db.postgres import connection, lease, opening, reader, supervisors, writer
 from jobscribe.db.postgres.arrays import array, columns
+from jobscribe.db.postgres.connection import connect
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.postgres.store import PostgresStore
 from jobscribe.db.store.contract import Appended, Batch, StoreUnreachable, Write
@@ -493,6 +495,24 @@ def test_columns_arrive_as_they_were_sent(server: postgres_server.Server) -> Non
         "{1,2}",
         '{"a","b"}',
     ]
+
+
+def test_supervisors_that_begin_at_once_create_their_table_once(
+    server: postgres_server.Server, tmp_path: Path
+) -> None:
+    disk = Disk(server.url(), tmp_path)
+    disk.store.close()
+    address, start = disk.site.address, threading.Barrier(8)
+
+    def create(_: int) -> None:
+        with connect(address, None) as raw:
+            start.wait(60)
+            supervisors.create(raw)
+
+    with connect(address, None) as raw, ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            raw.execute("DROP TABLE supervisors")
+            list(pool.map(create, range(8)))
 
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
