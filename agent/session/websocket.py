@@ -222,24 +222,15 @@ class Link:
         )
         # no pings or timeouts of Tornado's: they use the wall clock, and would pause for a day when
         # the clock is set back by one
-        resolver = None if address.link is None else _RelayResolver(address.link)
-        opening = asyncio.ensure_future(
-            tornado.websocket.websocket_connect(
+        async with asyncio.timeout(1.5 * DIAL_SECS):
+            resolver = None if address.link is None else _RelayResolver(address.link)
+            socket = await tornado.websocket.websocket_connect(
                 request,
                 max_message_size=MAX_FRAME,
                 resolver=resolver,  # type: ignore[arg-type]
             )
-        )
-        try:
-            async with asyncio.timeout(1.5 * DIAL_SECS):
-                socket = await asyncio.shield(opening)
-        except BaseException:
-            # Tornado goes on, and nobody else would close a connection that it makes later
-            opening.add_done_callback(_close)
-            raise
         stream = socket.protocol.stream if socket.protocol is not None else None
         if stream is None or stream.closed():
-            socket.close()
             raise tornado.iostream.StreamClosedError
         # Nagle's algorithm would delay a second small message by 40 ms
         stream.set_nodelay(True)
@@ -411,11 +402,6 @@ def _outcome(e: Exception) -> Outcome:
         or isinstance(e, _NoCommonVersion)
         else "unreachable"
     )
-
-
-def _close(opening: "asyncio.Future[tornado.websocket.WebSocketClientConnection]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 def _drop(socket: tornado.websocket.WebSocketClientConnection) -> None:

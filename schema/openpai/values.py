@@ -1,5 +1,6 @@
 """Forms of values in configurations of OpenPAI, and the checks that both versions share."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,18 @@ from .task_script import code_name, folder_problem, is_local
 #: The file that describes the job, in the directory of each task.
 JOB_FILE = "job.json"
 ROLE_NAME = "a letter, then letters, digits or _, at most 32, because variables contain it"
-_PLUGINS = "com.microsoft.pai.runtimeplugin"
+PLUGINS = "com.microsoft.pai.runtimeplugin"
+_FOREVER = -2
+_SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
+#: Parameters of the plugin `ssh` with which OpenPAI waits for the sshd of all tasks.
+_BARRIER = "sshbarrier"
+#: Commands that need root or another network.
+_FROM_OUTSIDE = re.compile(
+    r"\b(?:(?:apt|apt-get|yum|dnf|apk|conda)\s+(?:-\S+\s+)*(?:update|install|add)\b"
+    r"|pip3?\s+(?:-\S+\s+)*install(?!.*--no-index)"
+    r"|git\s+clone\s[^;&|]*?(?:https?:|git@|git:|ssh:)"
+    r"|(?:wget|curl)\s[^;&|]*?(?:https?|ftp)://(?!\$|\"|127\.|localhost))"
+)
 _NO_EFFECT = {
     "hivedScheduler": ("queues decide", "`--queue` and `priority` of a job file"),
     "jobStatusChangeNotification": ("the site notifies", "a notification target of the operator"),
@@ -26,6 +38,13 @@ def job_name(value: Any) -> str:
         raise InvalidForm("it contains ~, which separates the user from the job")
     if not isinstance(value, str):
         raise InvalidForm(f"it is {shown(value)}")
+    return value
+
+
+def retries(value: Any) -> Any:
+    """Return a number of retries, unless OpenPAI means a service with it."""
+    if value == _FOREVER:
+        raise InvalidForm("-2 restarts a job for ever, also after a success", "-1 to 1,000")
     return value
 
 
@@ -54,8 +73,7 @@ def check_folder(draft: Draft, place: Place, key: str, use: str, folder: str) ->
         return ""
     path = member(place.path, key)
     if is_local(folder):
-        if use != "outputDir":
-            draft.paths.append(LocalPath(path, use, folder))
+        draft.paths.append(LocalPath(path, use, folder))
     elif use == "codeDir":
         place.error(
             key,
@@ -71,8 +89,8 @@ def check_folder(draft: Draft, place: Place, key: str, use: str, folder: str) ->
     return folder
 
 
-def storages(place: Place, options: Options) -> list[str]:
-    """Check `extras` and return the volumes that it names."""
+def storages(place: Place, options: Options, also: tuple[str, ...] = ()) -> list[str]:
+    """Check `extras` and return the volumes that it names. also: plugins that are read elsewhere."""
     volumes: list[tuple[str, str]] = []
     extras = place.data if isinstance(place.data, dict) else {}
     for path, key, value in _leaves(place.path, extras):
@@ -86,8 +104,8 @@ def storages(place: Place, options: Options) -> list[str]:
         path = member(place.path, str(key))
         if key == "storages":
             volumes += _names(value, path)
-        elif key == _PLUGINS:
-            volumes += _plugins(place, value, path)
+        elif key == PLUGINS:
+            volumes += _plugins(place, value, path, also)
         elif key == "gpuType":
             continue
         elif key == "gangAllocation":
@@ -110,11 +128,11 @@ def storages(place: Place, options: Options) -> list[str]:
 def put_ssh(draft: Draft, place: Place, options: Options) -> None:
     """Convert the plugin `ssh` of `extras`: with `jobssh: true`, tasks reach each other by ssh."""
     extras = place.data if isinstance(place.data, dict) else {}
-    plugins = extras.get(_PLUGINS)
+    plugins = extras.get(PLUGINS)
     for n, plugin in enumerate(plugins if isinstance(plugins, list) else []):
         if not isinstance(plugin, dict) or plugin.get("plugin") != "ssh":
             continue
-        path = element(member(place.path, _PLUGINS), n)
+        path = element(member(place.path, PLUGINS), n)
         parameters = plugin.get("parameters")
         parameters = parameters if isinstance(parameters, dict) else {}
         wanted = parameters.get("jobssh", False)
@@ -127,6 +145,13 @@ def put_ssh(draft: Draft, place: Place, options: Options) -> None:
             place.findings.warning(
                 path, "there is no sshd without containers", "`jobscribe job shell JOB`"
             )
+        for key in parameters:
+            if key not in ("jobssh", "userssh"):
+                why = "ssh waits up to half a minute for a task that starts"
+                if not str(key).startswith(_BARRIER):
+                    why = "jobscribe does not know it"
+                said = f"its {quoted(str(key))} has no effect: {why}"
+                place.findings.warning(path, said, "leave it out")
         if "userssh" in parameters:
             place.findings.warning(
                 path, "no port of a task is open to users", "`jobscribe job ssh JOB`"
@@ -140,6 +165,23 @@ def note_image(findings: Findings, path: str, image: str) -> None:
         f"the commands run without {quoted(image)}, with the programs of the hosts",
         "a driver with containers",
     )
+
+
+def note_shell(findings: Findings, path: str, command: str) -> None:
+    """Warn of a command that is only a shell, which ends at once because it has no input."""
+    if command.strip() in _SHELLS:
+        findings.warning(path, "a shell without input ends at once", "`sleep infinity`")
+
+
+def note_installs(findings: Findings, path: str, command: str) -> None:
+    """Warn of a command that gets programs or data from another network, which containers lack."""
+    if (found := _FROM_OUTSIDE.search(command)) is not None:
+        words = " ".join([w for w in found[0].split() if not w.endswith((":", "//"))][:3])
+        findings.warning(
+            path,
+            f"{quoted(words)} fails in a container: it has no root, and no network but that of its job",
+            "an image that has the programs, and `dataDir` or `codeDir` for the rest",
+        )
 
 
 def put_gpu_type(draft: Draft, place: Place, role: str, value: str, gpus: int) -> None:
@@ -159,11 +201,18 @@ def scalar_or_none(value: Any) -> str | None:
         return None
 
 
-def _plugins(place: Place, value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _plugins(
+    place: Place, value: Any, path: str, also: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
     for n, plugin in enumerate(value if isinstance(value, list) else []):
         here = element(path, n)
         name = plugin.get("plugin") if isinstance(plugin, dict) else None
         parameters = plugin.get("parameters") if isinstance(plugin, dict) else None
+        if name in also:
+            continue
+        for key in plugin if isinstance(plugin, dict) else ():
+            if key not in ("plugin", "parameters"):
+                place.findings.warning(member(here, str(key)), "it has no effect", "leave it out")
         if name == "teamwise_storage":
             names = parameters.get("storageConfigNames") if isinstance(parameters, dict) else None
             yield from _names(names, here)

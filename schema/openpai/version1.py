@@ -18,8 +18,11 @@ from .values import (
     check_folder,
     job_name,
     note_image,
+    note_installs,
+    note_shell,
     put_gpu_type,
     put_ssh,
+    retries,
     scalar,
     storages,
 )
@@ -43,18 +46,11 @@ WORDS = {
 }
 #: OpenPAI keeps the container of a failed task for a week.
 _DEBUG = "7d"
-_FOREVER = -2
 _MEMORY = Annotated[
     int,
     msgspec.Meta(ge=100),
     Form("a whole number of MB", aliases=("memory", "memoryMb")),
 ]
-
-
-def _retries(value: Any) -> Any:
-    if value == _FOREVER:
-        raise InvalidForm("-2 restarts a job for ever, also after a success", "-1 to 1,000")
-    return value
 
 
 def _command(value: Any) -> str:
@@ -116,7 +112,7 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
     retry_count: Annotated[
         int,
         msgspec.Meta(ge=-1, le=1_000),
-        Form("a whole number, -1 for no limit, at most 1,000", _retries),
+        Form("a whole number, -1 for no limit, at most 1,000", retries),
     ] = 0
     job_envs: Annotated[
         dict[str, Any], Form("an object: NAME: value", aliases=("env", "environment"))
@@ -129,8 +125,8 @@ def draft_of(data: object, findings: Findings, options: Options) -> Draft:
     """Return the job description of a configuration. Records its problems."""
     place = Place(data, "", findings)
     keys, draft = convert(JobKeys, data, findings), Draft(WORDS)
-    retries = (keys.retry_count, "retryCount")
-    draft.put_common(keys.job_name, options, retries, keys.virtual_cluster, "virtualCluster")
+    tries = (keys.retry_count, "retryCount")
+    draft.put_common(keys.job_name, options, tries, keys.virtual_cluster, "virtualCluster")
     _variables(keys, draft, place)
     folders = _folders(keys, draft, place, options)
     _login(keys, draft, place, options)
@@ -230,8 +226,10 @@ def _roles(keys: JobKeys, draft: Draft, place: Place, folders: Folders, options:
             here.error("name", f"{first[role.name]} has the same name", "a unique name")
             continue
         _role(role, draft, here, before)
+        note_shell(place.findings, member(here.path, "command"), role.command)
         put_gpu_type(draft, place, role.name, keys.gpu_type, role.gpu_number)
         if options.containers:
+            note_installs(place.findings, member(here.path, "command"), role.command)
             draft.put(["roles", role.name, "image"], keys.image, "image")
             draft.put(["roles", role.name, "volumes"], volumes, "extras")
 

@@ -94,12 +94,6 @@ def check(
                 f"role {role.name!r}: `gpuType`: Slurm chooses the hosts of cluster {cluster.name!r}; leave it out, "
                 "and name a partition or `constraint` of `batch` with these GPUs"
             )
-    tasks = sum(role.tasks for role in spec.roles)
-    if spec.debug_secs is not None and tasks > 1:
-        problems.refused(
-            f"`debug`: cluster {cluster.name!r} holds the allocation of a run with one task, and this run has {tasks}; "
-            "leave this out (directory, output and evidence of failed tasks stay there)"
-        )
     secs = _time_limit(spec, cluster, partition, usual_secs, problems)
     problems.check()
     return replace(spec, batch=request, time_limit_secs=secs)

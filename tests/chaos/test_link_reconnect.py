@@ -366,21 +366,15 @@ BAD: dict[str, Callable[[list[float]], Awaitable[str | None]]] = {
 
 # Tornado's client warns if it is collected after an answer that did not switch to a websocket
 @pytest.mark.filterwarnings("ignore:Unclosed WebSocketClientConnection:ResourceWarning")
-def test_whatever_is_wrong_it_is_connected_soon_after_that_is_mended(
+async def test_whatever_is_wrong_it_is_connected_soon_after_that_is_mended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "DIAL_SECS", 0.4)
     # pytest keeps its log records, which hold references to the connections that must be collected
     monkeypatch.setattr(logging.getLogger("tornado.application"), "disabled", True)
-    asyncio.run(_all(tmp_path))
-    # after the end of the event loop, which holds references as well
-    gc.collect()
-
-
-async def _all(folder: Path) -> None:
     try:
         await asyncio.gather(
-            *(_one(folder / f"{n}.json", name, bad) for n, (name, bad) in enumerate(BAD.items()))
+            *(_one(tmp_path / f"{n}.json", name, bad) for n, (name, bad) in enumerate(BAD.items()))
         )
     finally:
         for server in _servers:
@@ -390,52 +384,7 @@ async def _all(folder: Path) -> None:
         _servers.clear()
         _writers.clear()
         await asyncio.sleep(0.1)
-
-
-class _Late(tornado.websocket.WebSocketHandler):
-    """A supervisor that is frozen during the handshake."""
-
-    def initialize(
-        self, asked: asyncio.Event, thawed: asyncio.Event, closed: asyncio.Event
-    ) -> None:
-        self._asked, self._thawed, self._closed = asked, thawed, closed
-
-    async def prepare(self) -> None:
-        self._asked.set()
-        await self._thawed.wait()
-
-    def on_message(self, message: str | bytes) -> None:
-        pass
-
-    def on_close(self) -> None:
-        self._closed.set()
-
-
-async def test_a_connection_that_is_made_after_it_was_given_up_is_closed(tmp_path: Path) -> None:
-    asked, thawed, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    events = {"asked": asked, "thawed": thawed, "closed": closed}
-    frozen = tornado.httpserver.HTTPServer(tornado.web.Application([("/agent", _Late, events)]))
-    (socket,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
-    frozen.add_socket(socket)
-    file, said = tmp_path / "agents.json", _Said()
-    file.write_text(_address(socket.getsockname()[1]))
-    task = asyncio.ensure_future(_link(file, said).run())
-    try:
-        async with asyncio.timeout(5 * BACK_SECS):
-            await asked.wait()
-            new = file.with_suffix(".new")
-            new.write_text(_address(_serve("good", [])))
-            new.rename(file)
-            while not said.ups:
-                await asyncio.sleep(0.02)
-            thawed.set()
-            await closed.wait()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        for server in (frozen, *_servers):
-            server.stop()
-        _servers.clear()
+        gc.collect()
 
 
 DEAD_URL = "ws://127.0.0.1:1/agent"

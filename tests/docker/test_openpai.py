@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,16 @@ from typing import Any
 
 import pytest
 from cli_session import types
+from copied_mpi import copied_mpi
 from docker_hosts import BASE, Host, Hosts, sites
+from engine_scripts import Refused, Script
 from image_registry import Registry
 from supervisor_process import UID, SupervisorProcess, texts_below, until
 
 from jobscribe.cli.submission.job_document import FileOptions, read_document
 from jobscribe.client.sync_client import Client, Job
 from jobscribe.schema.openpai.conversion import version_of
+from jobscribe.schema.text.reader import parse
 
 from .test_gangs import pushed
 
@@ -67,7 +71,7 @@ def site(pool: Hosts) -> Iterator[SupervisorProcess]:
 def submitted(client: Client, path: Path, text: str) -> Job:
     path.touch(0o600)
     path.write_text(text)
-    driver = "docker" if version_of(json.loads(text) if text[0] == "{" else {}) else ""
+    driver = "docker" if version_of(parse(text.encode(), path.name).data) else ""
     document, problems, _ = read_document(str(path), FileOptions(lambda: UID, driver=driver))
     assert document is not None and not problems, problems
     sent = client.submit_description(document.data, credentials=document.credentials)
@@ -125,6 +129,41 @@ def _check_files(site: SupervisorProcess, jid: str, run_dir: Path, tmp_path: Pat
     assert (run_dir / "in" / "notes").stat().st_uid == run_dir.stat().st_uid
 
 
+def test_ranks_of_mpi_start_over_ssh_in_all_tasks(
+    site: SupervisorProcess, host_a: Host, tmp_path: Path
+) -> None:
+    """The example with MPI, with this machine's OpenMPI in the user's folder instead of the image."""
+    try:
+        Script("mpi", {})("check")
+    except Refused as e:
+        pytest.skip(str(e))
+    host_a.docker("import", f"{CACHE}/sshd.tar", SSHD)
+    folder = Path(site.root) / "user" / UID
+    with Client.from_root(site.root, uid=UID) as client:
+        assert client.run(["true"]).wait(timeout=60).state == "completed"
+        shutil.copytree(EXAMPLES / "code", folder / "mpi" / "code")
+        variables = copied_mpi(folder / "mpi")
+        for path in (folder / "mpi").rglob("*"):
+            os.chown(path, folder.stat().st_uid, folder.stat().st_gid)
+        text = (EXAMPLES / "ring.json").read_text()
+        text = text.replace("/srv/sums", f"{folder}/mpi").replace(
+            "registry.example.org/openmpi:1", SSHD
+        )
+        text = text.replace("echo master-0", f". {variables}; echo master-0")
+        text = text.replace('"ring"', f'"ring-{secrets.token_hex(4)}"')
+        job = submitted(client, tmp_path / "ring.json", text)
+        run_dir = folder.joinpath("command", *job.jid.split("-")[1:])
+        over = job.wait(timeout=100)
+        errors = b"".join(p.data for p in job.logs("stderr", role="master", index=0))
+        assert over.state == "completed", (errors[-2000:], site.log()[-3000:])
+    ((ranks,),) = (list(run_dir.glob("Output/*/ranks")),)
+    assert sorted(ranks.read_text().splitlines()) == [
+        "rank 0 of 3 on master-0 had 4",
+        "rank 1 of 3 on worker-0 had 2",
+        "rank 2 of 3 on worker-1 had 4",
+    ]
+
+
 def test_images_are_pulled_with_the_credentials_of_the_job(
     site: SupervisorProcess, host_a: Host, registry: Registry, tmp_path: Path
 ) -> None:
@@ -154,6 +193,11 @@ def test_images_are_pulled_with_the_credentials_of_the_job(
         }
         right = [own("own", "good"), submitted(client, tmp_path / "v1", json.dumps(version1))]
         rest = _Rest(site)
+        storage = {"protocolVersion": 2, "extras": {"storages": ["mars"]}}
+        missing = json.dumps(json.loads(_private(registry, image, "none")) | storage)
+        with pytest.raises(urllib.error.HTTPError) as e:
+            rest.ask("POST", "/api/v2/jobs", missing)
+        assert (e.value.code, json.load(e.value)["code"]) == (404, "NoStorageError")
         code, said = rest.ask("POST", "/api/v2/jobs", _private(registry, image, "rest"))
         assert code == 202 and "warnings" not in said, said
         for job in right:
@@ -177,7 +221,28 @@ def test_images_are_pulled_with_the_credentials_of_the_job(
         assert canary not in seen + site.log()
         assert not [p for p, t in texts_below(Path(site.root)).items() if canary.encode() in t]
     assert image not in host_a.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    # a simulation pulls it onto this machine, with the same credentials
+    for file, password, code in (("wrong", WRONG, 125), ("v1", registry.password, 0)):
+        ended = _simulates(host_a, tmp_path / file, tmp_path / f"{file}-run", code)
+        assert password not in ended.stderr and ("cannot pull" in ended.stderr) is (code == 125)
+    host_a.docker("rmi", image)
     host_a.docker("rmi", f"jobscribe-private:{id_}", code=None)
+
+
+def _simulates(
+    host: Host, file: Path, run_dir: Path, code: int
+) -> "subprocess.CompletedProcess[str]":
+    """Run the first task of a job file on this machine, with the daemon of the host."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "jobscribe.cli", "job", "simulate", "-f", str(file), "--dir", str(run_dir)],
+        env={**os.environ, "DOCKER_HOST": f"unix://{host.sock}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == code, ended
+    return ended
 
 
 class _Rest:
@@ -226,18 +291,19 @@ def _private(registry: Registry, image: str, name: str) -> str:
 def test_a_simulated_task_has_the_image_and_limits(
     host_a: Host, tmp_path: Path, command: str, code: int, said: str
 ) -> None:
-    role = {"name": "m", "memoryMB": 100, "command": command}
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    (data / "n").write_text("7")
+    role = {
+        "name": "m",
+        "memoryMB": 100,
+        "command": f"cp $PAI_DATA_DIR/n $PAI_OUTPUT_DIR; {command}",
+    }
+    job = {"jobName": "x", "image": BASE, "dataDir": str(data), "outputDir": str(out)}
     path = tmp_path / "a.json"
-    path.write_text(json.dumps({"jobName": "x", "image": BASE, "taskRoles": [role]}))
-    ended = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "job", "simulate", "-f", str(path), "--dir", str(tmp_path / "r")],
-        env={**os.environ, "DOCKER_HOST": f"unix://{host_a.sock}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert (ended.returncode, said in ended.stderr) == (code, True), ended
+    path.write_text(json.dumps({**job, "taskRoles": [role]}))
+    ended = _simulates(host_a, path, tmp_path / "r", code)
+    assert said in ended.stderr and (out / "n").read_text() == "7"
     assert (tmp_path / "r" / "m" / "0" / "x").exists() is (code == 4)
     assert "jobscribe-simulate" not in host_a.docker("ps", "-a")
 

@@ -53,6 +53,8 @@ while not os.path.exists("../../go"):
 '"""
 TWO = {"nodes": 2}
 ADDRESS = "127.0.0.1"
+#: States of tasks of which each failed one is held.
+HELD = {"main/0": "held", "main/1": "held", "server/0": "running"}
 
 
 @pytest.fixture(scope="module")
@@ -326,29 +328,54 @@ def test_a_task_on_two_nodes_is_inspected_on_each(
     assert observed.over(run, "error")["exit"]["code"] == 3
 
 
-def test_a_task_that_failed_is_held_and_can_be_entered(observed: SlurmSupervisor) -> None:
-    run = observed.gang(role("main", "touch ../../go; exit 3"), batch={"nodes": 1}, debugSecs=600.0)
+def test_tasks_that_failed_are_held_one_by_one_and_can_be_entered(
+    observed: SlurmSupervisor,
+) -> None:
+    """The other tasks of the allocation go on. The second failure decides, when it is released."""
+    fails = (
+        "[ $PAI_TASK_INDEX = 0 ] || until [ -e ../../go ]; do sleep 0.05; done; "
+        "touch failed; exit $((3 + PAI_TASK_INDEX))"
+    )
+    run = observed.gang(
+        role("main", fails, tasks=2, minFailed=2),
+        role("server", "exec sleep 600", minFailed=None),
+        batch={"nodes": 1},
+        debugSecs=600.0,
+    )
     observed.site.submit(run)
     asked = ("--uid", ALICE, jid_of(run))
+    first = (*asked, "--role", "main", "--index", "0")
+
+    def states() -> dict[str, str]:
+        return {f"{t['role']}/{t['index']}": t["state"] for t in observed.tasks(run)}
+
     said = observed.until(run, lambda s: s["queueState"] == "debug_hold" and s, "it is held")
     job = said["batch"]["jobId"]
     assert "main/0 failed (exit code 3) and can be inspected, until " in said["jobStatusMessage"]
     assert said["state"] == "running" and observed.slurm.state(job) == "RUNNING"
+    until(lambda: states() == HELD | {"main/1": "running"}, "the others run", SECS)
     with client_of(observed.site, ALICE) as alice:
-        shell = ShellUser(alice, jid_of(run), role="main")
+        shell = ShellUser(alice, jid_of(run), role="main", index=0)
         shell.type("echo in $PAI_CURRENT_TASK_ROLE_NAME $SLURM_JOB_ID; sleep 600\n")
         shell.until(f"in main {job}")
         found = json.loads(observed.types("debug", "stack", *asked, "main-0", "--json")[0])
         assert "sleep" in [p["name"] for p in found["processes"]], found
         shell.use(close=True)
-    line = observed.types("job", "shell", *asked, "--print")[0]
+    line = observed.types("job", "shell", *first, "--print")[0]
     assert line.startswith(f"srun --jobid={job} --overlap"), line
-    assert "held for debugging on" in observed.types("job", "shell", *asked, code=125)[1]
-    assert "go" in observed.types("job", "files", *asked)[0]
+    assert "held for debugging on" in observed.types("job", "shell", *first, code=125)[1]
+    assert "failed" in observed.types("job", "files", *asked)[0]
     why = observed.types("job", "why", *asked)[0]
     assert "held for debugging" in why and f"its Slurm job {job}" in why, why
+    observed.types("job", "release", *first)
+    until(lambda: states()["main/0"] == "failed", "it has ended alone", SECS)
+    assert states() == {"main/0": "failed", "main/1": "running", "server/0": "running"}
+    let_go(observed, run)
+    until(lambda: states() == HELD | {"main/0": "failed"}, "the next one is held", SECS)
+    assert observed.slurm.state(job) == "RUNNING"
     observed.types("job", "release", *asked)
-    assert observed.over(run, "error")["exit"]["code"] == 3
+    assert observed.over(run, "error")["exit"]["code"] == 4
+    assert states() == {"main/0": "failed", "main/1": "failed", "server/0": "stopped"}
     observed.slurm.until_state(job, "FAILED")  # its allocation is free
 
 
@@ -453,8 +480,6 @@ def test_what_a_cluster_cannot_do_is_refused_with_a_sentence(observed: SlurmSupe
     ):
         sentence = observed.refused(observed.gang(role("main", "true"), **bad), "batchRefused")
         assert all(w in sentence for w in words), sentence
-    two = observed.gang(role("main", "true", tasks=2), debugSecs=60.0)
-    assert "one task, and this run has 2" in observed.refused(two, "batchRefused")
     image = observed.refused(observed.gang(role("main", "true", image="debian:12")), "badRequest")
     assert "image" in image and "containers" in image, image
 

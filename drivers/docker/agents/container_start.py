@@ -16,7 +16,7 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, AgentKind, agent_log_ids, short_agent, short_uid
 from ....runtime.log.logger import Log
 from ...contracts import AgentSpec, Handle
-from ..containers import exit_status, names, specifications
+from ..containers import names, specifications
 from ..containers.uid_allocation import UnixUsers
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
@@ -86,14 +86,8 @@ class ContainerStarter:
         try:
             return await self._create_and_start(spec, image, user)
         except EngineError as e:
-            # `fall_back` changes what is created; a runtime under load fails by itself
-            if not (
-                self._log_drivers.fall_back(self._engine.name, e.sentence)
-                or (e.code == "refused" and exit_status.runtime_failed({"Error": e.sentence}))
-            ):
+            if not self._log_drivers.fall_back(self._engine.name, e.sentence):
                 raise
-            log = self._log.bound(**agent_log_ids(spec.key), agent=spec.agent_id)
-            log("{} is started again: {}", str(spec.key), e.sentence)
             return await self._create_and_start(spec, image, user)
 
     async def _find_earlier_start(self, key: AgentKey) -> Handle | None:

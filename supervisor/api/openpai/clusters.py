@@ -10,15 +10,23 @@ from ....protocol.jobs.status import RUNNING
 from ..transport.request_handler import Handler
 from . import documents
 
+#: Details of the refusal of an unknown virtual cluster.
+UNKNOWN = {
+    "pai": "NoVirtualClusterError",
+    "advice": "GET /api/v1/virtual-clusters lists those that you may use",
+}
+
 
 def all_clusters(h: Handler) -> dict[str, Any]:
     """Return the virtual clusters that the sender may use, by name."""
     queues = h.runs.engine.policy.queues.all
     total, uses = _resources(h), _uses(h)
     shares = sum(q.share for q in queues.values())
+    capacities = {name: round(100 * q.share / shares, 2) for name, q in queues.items()}
     return {
         name: {
-            "capacity": round(100 * queue.share / shares, 2),
+            "capacity": capacities[name],
+            "maxCapacity": 100.0 if queue.borrow else capacities[name],
             "usedCapacity": _percent(uses[name]["vCores"], total["vCores"]),
             "numActiveJobs": uses[name]["jobs"],
             "numJobs": uses[name]["jobs"],
@@ -27,6 +35,7 @@ def all_clusters(h: Handler) -> dict[str, Any]:
             "resourcesTotal": {k: v * queue.share / shares for k, v in total.items()},
             "resourcesUsed": {k: uses[name][k] for k in total},
             "dedicated": bool(queue.users or queue.plans),
+            "state": "running",
             "status": "RUNNING",
         }
         for name, queue in queues.items()
@@ -38,9 +47,7 @@ def one_cluster(h: Handler, name: str) -> dict[str, Any]:
     """Raises Refusal: NoVirtualClusterError, ForbiddenUserError."""
     queues = h.runs.engine.policy.queues.all
     if name not in queues:
-        raise Refusal(
-            "notFound", f"there is no virtual cluster {name!a}", {"pai": "NoVirtualClusterError"}
-        )
+        raise Refusal("notFound", f"there is no virtual cluster {name!a}", UNKNOWN)
     if not _may_use(h, queues[name]):
         raise Refusal("forbidden", f"you are no member of the virtual cluster {name!a}")
     found: dict[str, Any] = all_clusters(h)[name]

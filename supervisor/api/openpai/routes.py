@@ -1,9 +1,9 @@
 """The addresses of OpenPAI's REST interface. `{uid}` is OpenPAI's user name."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
+from ....protocol.errors import Refusal
 from ..transport.authorization import Subject
 from ..transport.request_handler import Handler, QueryField, Route
 from . import version1, version2, words
@@ -34,10 +34,10 @@ def _clusters(version: str) -> tuple[Route, Route]:
 
 ROUTES = (
     _Route("/api/v1/token", version1.token, "any", Subject.NOBODY),
-    _Route("/api/v1/jobs", version1.job_list, "read", _ALL, ("GET",)),
-    _Route(_OF_USER, version1.user_job_list, "read", _OWN, ("GET",)),
+    _Route("/api/v1/jobs", version1.job_list, "read", _ALL, ("GET",), shared=True),
+    _Route(_OF_USER, version1.user_job_list, "read", _OWN, ("GET",), shared=True),
     _Route(_OF_USER, version1.create, "control", _OWN, query=_IMAGE),
-    _Route(_JOB, version1.one, "read", _OWN, ("GET",)),
+    _Route(_JOB, version1.one, "read", _OWN, ("GET",), shared=True),
     _Route(_JOB, version1.update, "control", _OWN, ("PUT",), query=_IMAGE),
     _Route(_JOB, version1.delete, "control", _OWN, ("DELETE",)),
     _Route(f"{_JOB}/config", version1.config, "read", _OWN, ("GET",)),
@@ -60,7 +60,13 @@ ROUTES = (
 )
 
 
-def other(action: Callable[[Handler], Any]) -> Route:
-    """Return the route of all other addresses below those of OpenPAI."""
-    methods = ("GET", "POST", "PUT", "DELETE")
-    return _Route("/api/v[12]/.*", action, None, Subject.NOBODY, methods)
+async def _other(h: Handler) -> Any:
+    raise Refusal(
+        "notFound",
+        f"there is nothing at {ascii(h.request.path)[:80]}",
+        {"pai": "NoApiError", "advice": "docs/openpai.md lists the addresses"},
+    )
+
+
+#: All other addresses below those of OpenPAI.
+OTHER = _Route("/api/v[12]/.*", _other, None, Subject.NOBODY, ("GET", "POST", "PUT", "DELETE"))
