@@ -119,22 +119,41 @@ def test_a_plain_run_is_in_a_container_and_nothing_is_left(
 def test_a_breakpoint_in_a_container_without_a_network_is_reached(
     docker_site: SupervisorProcess,
 ) -> None:
-    """The image's Python runs the job, with a profile, too; the agent in the same container reaches
-    its socket.
+    """The image's Python runs the job, with a profile, too. A plain run is reached by the agent in
+    its container, a task with a container of its own by the driver.
     """
     text = "y = 6\nbreakpoint()\nfor _ in range(5): sum(range(10**6))\nprint('result', y)"
-    run = spec(["python3", "-c", text], env={"JOBSCRIBE_DEBUG": "breakpoint"}, profile="cpu")
-    docker_site.submit(run)
+    env = {"JOBSCRIBE_DEBUG": "on-error"}
+    plain = spec(["python3", "-c", text], env=env, profile="cpu")
+    fails = ["python3", "-c", f"{text}\nraise ValueError('unlucky')"]
+    role = {"name": "solver", "command": fails, "image": BASE, "memoryMb": 64}
+    own = {**spec([]), "roles": [role], "env": env, "profile": "cpu"}
+    for run in (plain, own):
+        docker_site.submit(run)
     with Client.from_root(docker_site.root, uid=UID) as client:
-        debugger = Debugger(client, waiting_stop(client, jid_of(run)))
-        debugger.until("prompt")
-        debugger.type("y = 7")
-        debugger.type("c", "end")
-        assert docker_site.wait(run)["exit"]["code"] == 0
-        (profile,) = (f["name"] for f in client.files(jid_of(run)))
-        with client.open_file(jid_of(run), profile) as file:
+        for run in (plain, own):
+            stop = waiting_stop(client, jid_of(run))
+            first = Debugger(client, stop)
+            first.until("prompt")
+            with pytest.raises(ClientError, match="another session is attached"):
+                client.debug_attach(jid_of(run), stop["id"])
+            first.close()
+            debugger = Debugger(client, waiting_stop(client, jid_of(run)))
+            debugger.until("prompt")
+            debugger.type("y = 7")
+            if run is own:
+                assert (stop["role"], stop["host"]) == ("solver", "solver-0")
+                assert "ValueError: unlucky" in debugger.type("c")
+                assert debugger.type("p y") == "7\n"
+            debugger.type("c", "end")
+            debugger.close()
+            ended = docker_site.wait(run)
+            assert ended["exit"]["code"] == (run is own)
+            assert docker_site.output(run).body == b"result 7\n"
+            assert client.debug_list(jid_of(run)) == {"stops": [], "notes": []}
+        (profile,) = (f["name"] for f in client.files(jid_of(plain)))
+        with client.open_file(jid_of(plain), profile) as file:
             assert b"<module> (<string>:1) " in file.read()
-    assert docker_site.output(run).body == b"result 7\n"
 
 
 def test_tasks_in_containers_of_their_own_are_profiled(docker_site: SupervisorProcess) -> None:
@@ -166,14 +185,16 @@ def test_tasks_in_containers_of_their_own_are_profiled(docker_site: SupervisorPr
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")
 def test_warm_workers_run_in_containers(docker_site: SupervisorProcess) -> None:
     """One beside the user's agent, one in a container of its own. The agent stores its calls, and
-    reads its outcomes for any client of the user.
+    reads its outcomes for any client of the user. A call without a worker runs in both places, too.
     """
     packages = docker_site.root / "user" / UID / "packages"
     shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
     options = {"env": {"PYTHONPATH": str(packages)}}
     with Client.from_root(docker_site.root, uid=UID) as client:
         for task in ({}, {"task": {"image": BASE, "memory_mb": 64}}):
-            with client.executor(workers=1, resources={**options, **task}) as executor:
+            resources = {**options, **task}
+            alone = client.submit(os.getenv, "FUNCTION_CALL_FILE", "read", resources=resources)
+            with client.executor(workers=1, resources=resources) as executor:
                 calls = [executor.submit(pow, 2, n) for n in range(20)]
                 lost, user = executor.submit(os._exit, 3), executor.submit(os.getuid)
                 assert [call.result(100) for call in calls] == [2**n for n in range(20)]
@@ -184,5 +205,6 @@ def test_warm_workers_run_in_containers(docker_site: SupervisorProcess) -> None:
                 folders = list(run_dir.glob("**/calls"))
                 assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700]
                 assert folders[0].stat().st_uid == user.result()
+                assert alone.result(100) == "read"
                 with Client.from_root(docker_site.root, uid=UID) as other:
                     assert other.job(calls[7].jid).result(60, call=calls[7].call) == 128

@@ -245,9 +245,12 @@ def test_an_app_that_is_not_on_the_cluster_is_told_by_its_name(observed: SlurmSu
 
 
 def test_warm_workers_run_on_nodes_without_shared_files(observed: SlurmSupervisor) -> None:
-    """The cluster's agent stores calls, and reads outcomes for any client of the user."""
+    """The cluster's agent stores calls, and reads outcomes for any client of the user. So it does for
+    a call with a job of its own.
+    """
     options = {"driver": "sbatch", "batch": OWN}
     with Client.from_root(observed.site.root, uid=ALICE) as client:
+        alone = client.submit(os.getenv, "FUNCTION_CALL_FILE", "read", resources=options)
         with client.executor(workers=1, resources=options) as executor:
             calls = [executor.submit(pow, 2, n) for n in range(20)]
             lost, node = executor.submit(os._exit, 3), executor.submit(os.getenv, "SLURMD_NODENAME")
@@ -255,5 +258,6 @@ def test_warm_workers_run_on_nodes_without_shared_files(observed: SlurmSuperviso
             with pytest.raises(ClientError, match="exit code 3"):
                 lost.result(SECS)
             assert node.result(SECS)
+        assert alone.result(SECS) == "read"
         with Client.from_root(observed.site.root, uid=ALICE) as other:
             assert other.job(calls[7].jid).result(SECS, call=calls[7].call) == 128
