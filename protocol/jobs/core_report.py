@@ -116,7 +116,8 @@ class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         chain = native[:1] + python if python else native
         if not chain:
             return None
-        called = f", called from {_caller(chain[1])}" if len(chain) > 1 else ""
+        known = len(chain) > 1 and not chain[1].function.startswith("??")
+        called = f", called from {_caller(chain[1])}" if known else ""
         return f"crashed in {chain[0].place}{called}"
 
     def sentences(self) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def it_crashes_on_its_second_node(stage: ConcurrentRuns) -> None:
     run = submitted(stage, {**stage.run(text, batch=batch), "coreBytes": 1 << 24})
     target = core_pattern.parse(Path(core_pattern.PATTERN).read_text(), False)
     words = ("core file core.", "jobscribe core stack") if target.kind == "file" else ("no core",)
-    ended(stage, run, "crash", "possible", "SIGSEGV", *words)
+    ended(stage, run, "crash", "likely", "SIGSEGV", *words)
     with client_of(stage.site, run["uid"]) as client:
         (task,) = client.tasks(jid_of(run))["tasks"]
     markers = Path(task["evidence"]).glob("core-pattern.*")
