@@ -389,7 +389,9 @@ def test_the_place_of_a_crash_names_the_native_frame_and_its_caller() -> None:
     assert CoreReport(state="kept", frames=(python, native)).crash() == said
     assert CoreReport(state="kept", frames=(python,)).crash() == "crashed in x.py:7 main"
     unknown = (native, frame("native", "??", "", 0))
-    assert CoreReport(state="kept", frames=unknown).crash() == "crashed in extension.c:12 crash_here"
+    assert (
+        CoreReport(state="kept", frames=unknown).crash() == "crashed in extension.c:12 crash_here"
+    )
     assert CoreReport(state="kept").crash() is None
     nameless = frame("native", "???", "libffi.so.8", 0)
     assert CoreReport(state="kept", frames=(nameless,)).crash() == "crashed in libffi.so.8"
