@@ -28,7 +28,7 @@ from ... import untrusted_files
 from ..agents.driver import DockerDriver
 from ..host.container_calls import inspect
 from ..host.engine import EngineError
-from .exec_terminal import ExecTerminal
+from ..host.exec_terminal import ExecTerminal
 from .ledger import ContainerLedger
 
 #: Sessions of all users, and stops in one answer.
