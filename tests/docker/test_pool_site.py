@@ -17,6 +17,7 @@ import cloudpickle
 import pytest
 from debugging_user import Debugger, waiting_stop
 from docker_hosts import BASE, UNIX_USERS, Host, Hosts, Sites
+from snakemake_workflow import END_SECS, Workflow, program
 from supervisor_process import (
     PYTHON_PATH,
     UID,
@@ -28,6 +29,14 @@ from supervisor_process import (
 )
 
 from jobscribe.client import Client, ClientError
+
+#: Its job tells its unix user, and the memory limit of its container.
+SNAKEFILE = """
+rule out:
+    output: "out"
+    resources: {}
+    shell: "id -u > {{output}}; cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes >> {{output}} 2>/dev/null || :"
+"""
 
 
 def cli(site: SupervisorProcess, *args: str, code: int = 0) -> str:
@@ -213,3 +222,42 @@ def test_warm_workers_run_in_containers(docker_site: SupervisorProcess) -> None:
                 assert alone.result(100) == "read"
                 with Client.from_root(docker_site.root, uid=UID) as other:
                     assert other.job(calls[7].jid).result(60, call=calls[7].call) == 128
+
+
+@pytest.mark.soak(
+    "tests/unit/plugins/test_snakemake_runs.py and tests/integration/test_snakemake.py"
+)
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")
+def test_a_workflow_of_snakemake_runs_in_containers(
+    make_docker_site: Callable[..., SupervisorProcess],
+) -> None:
+    """Its user has the unix ids of the containers. The image gets Snakemake as volumes."""
+    snakemake = program()
+    tree = (Path(snakemake).parents[1] / "tree/jobscribe").resolve()
+    volumes = {
+        name: {"source": str(path), "target": str(path), "readOnly": True}
+        for name, path in (("tree", tree), ("snakemake", Path(snakemake).parents[1]))
+        if name == "tree" or tree not in path.parents
+    }
+    site = make_docker_site(pool={"hosts": ["a"], "volumes": volumes})
+    site.finished(shell("true"))  # makes the folder of the user
+    home = site.root / "user" / UID
+    owner = (home.stat().st_uid, home.stat().st_gid)
+    folder, token = home / "flow", home / "token"
+    folder.mkdir()
+    secret = site.post("token-create", uid=UID, name="t", scopes=["read", "control"])["secret"]
+    token.write_text(secret)
+    token.chmod(0o600)
+    for path in (folder, token):
+        os.chown(path, *owner)
+    connection = ("--jobscribe-url", site.url, "--jobscribe-token-file", str(token))
+    workflow = Workflow(snakemake, connection, folder, owner)
+    images = ("--jobscribe-driver", "docker", "--jobscribe-image", BASE)
+    try:
+        resources = f"mem_mb=300, runtime=5, jobscribe_volumes='{','.join(volumes)}'"
+        ended = workflow.start(SNAKEFILE.format(resources), *images)
+        assert ended.wait(END_SECS) == 0, workflow.text()
+    finally:
+        workflow.end()
+    pid, memory = (folder / "out").read_text().split()
+    assert (pid, int(memory)) == (str(owner[0]), 300 << 20)
