@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -239,25 +240,28 @@ def test_a_workflow_of_snakemake_runs_in_containers(
         for name, path in (("tree", tree), ("snakemake", Path(snakemake).parents[1]))
         if name == "tree" or tree not in path.parents
     }
-    site = make_docker_site(pool={"hosts": ["a"], "volumes": volumes})
-    site.finished(shell("true"))  # makes the folder of the user
-    home = site.root / "user" / UID
-    owner = (home.stat().st_uid, home.stat().st_gid)
-    folder, token = home / "flow", home / "token"
-    folder.mkdir()
-    secret = site.post("token-create", uid=UID, name="t", scopes=["read", "control"])["secret"]
-    token.write_text(secret)
-    token.chmod(0o600)
-    for path in (folder, token):
-        os.chown(path, *owner)
-    connection = ("--jobscribe-url", site.url, "--jobscribe-token-file", str(token))
-    workflow = Workflow(snakemake, connection, folder, owner)
-    images = ("--jobscribe-driver", "docker", "--jobscribe-image", BASE)
-    try:
-        resources = f"mem_mb=300, runtime=5, jobscribe_volumes='{','.join(volumes)}'"
-        ended = workflow.start(SNAKEFILE.format(resources), *images)
-        assert ended.wait(END_SECS) == 0, workflow.text()
-    finally:
-        workflow.end()
-    pid, memory = (folder / "out").read_text().split()
-    assert (pid, int(memory)) == (str(owner[0]), 300 << 20)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        Path(place).chmod(0o711)  # the user enters it, as on a site with `user_root`
+        site = make_docker_site(f"user_root={place}", pool={"hosts": ["a"], "volumes": volumes})
+        site.finished(shell("true"))  # makes the folder of the user
+        home = Path(place, UID)
+        owner = (home.stat().st_uid, home.stat().st_gid)
+        folder, token = home / "flow", home / "token"
+        folder.mkdir()
+        token.touch(0o600)
+        made = site.post("token-create", uid=UID, name="t", scopes=["read", "control"])
+        token.write_text(made["secret"])
+        for path in (folder, token):
+            os.chown(path, *owner)
+        connection = ("--jobscribe-url", site.url, "--jobscribe-token-file", str(token))
+        workflow = Workflow(snakemake, connection, folder, owner)
+        images = ("--jobscribe-driver", "docker", "--jobscribe-image", BASE)
+        try:
+            resources = f"mem_mb=300, runtime=5, jobscribe_volumes='{','.join(volumes)}'"
+            ended = workflow.start(SNAKEFILE.format(resources), *images, USER="flow")
+            assert ended.wait(END_SECS) == 0, workflow.text()
+        finally:
+            workflow.end()
+        pid, memory = (folder / "out").read_text().split()
+        assert (pid, int(memory)) == (str(owner[0]), 300 << 20)
+        site.stop()
