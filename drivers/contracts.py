@@ -14,11 +14,16 @@ import msgspec
 
 from ..protocol.ids import AgentKey, OpId, Token
 from ..protocol.wire.messages import (
+    AttachDebugger,
+    DebuggerIo,
+    DebuggerOutput,
+    ListStops,
     OpenShell,
     Shared,
     ShellIo,
     ShellOutput,
     SlotUse,
+    Stops,
     TaskRun,
     TaskSpec,
     ToSupervisor,
@@ -161,7 +166,7 @@ class TaskDriver(Protocol):
     """Launches and stops tasks. `place` is the agent key that the task was assigned to: its user,
     kind and host.
 
-    All methods except `evidence` and `shell` return at once and report later, through the receiver
+    All methods except `evidence`, `shell` and `debug` return at once and report later, through the receiver
     that the driver was created with: `RunStatusUpdate` for one changed execution, `Snapshot` for all
     known executions of a place, `PortsProbed` for a probe. Reports may be late, repeated and out of
     order. An end is reported again on every request until it is settled. The exit of the command
@@ -218,4 +223,13 @@ class TaskDriver(Protocol):
 
         Raises Refusal: notReady before the start of the execution, notHere if it cannot be entered,
         notFound for an unknown shell, agentUnavailable.
+        """
+
+    async def debug(
+        self, place: AgentKey, op: ListStops | AttachDebugger | DebuggerIo
+    ) -> Stops | DebuggerOutput:
+        """List the processes of executions that wait for a debugger, attach a session to one, or pass
+        bytes on. A session affects no execution, and ends with the process that relays it.
+
+        Raises Refusal: notFound if nothing waits there, debuggerTaken, agentUnavailable.
         """

@@ -16,7 +16,11 @@ from ..protocol.ids import AgentKey, OpId, Token, op_id
 from ..protocol.jobs.execution_state import ExecutionState
 from ..protocol.jobs.exit_info import ExitInfo
 from ..protocol.wire.messages import (
+    AttachDebugger,
+    DebuggerIo,
+    DebuggerOutput,
     Execution,
+    ListStops,
     OpenShell,
     PortsProbed,
     RunStatusUpdate,
@@ -25,6 +29,7 @@ from ..protocol.wire.messages import (
     ShellOutput,
     SlotUse,
     Snapshot,
+    Stops,
     TaskRun,
     TaskSpec,
 )
@@ -214,6 +219,13 @@ class FakeTasks:
 
     async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
         raise Refusal("notHere", "a simulated task has no shell")
+
+    async def debug(
+        self, place: AgentKey, op: ListStops | AttachDebugger | DebuggerIo
+    ) -> Stops | DebuggerOutput:
+        if isinstance(op, ListStops):
+            return Stops(op_id=op.op_id, found=())
+        raise Refusal("notFound", "a simulated task has no processes")
 
     def _simulate(self, place: AgentKey, token: Token, spec: TaskSpec) -> None:
         output, exit_ = b"", ExitInfo(code=127)

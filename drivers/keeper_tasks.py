@@ -10,7 +10,11 @@ import msgspec
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, OpId, Token, base62, op_id
 from ..protocol.wire.messages import (
+    AttachDebugger,
     Cancel,
+    DebuggerIo,
+    DebuggerOutput,
+    ListStops,
     OpenShell,
     ProbePorts,
     ReleaseHold,
@@ -22,6 +26,7 @@ from ..protocol.wire.messages import (
     ShellIo,
     ShellOutput,
     SlotUse,
+    Stops,
     TaskRun,
     TaskSpec,
     ToAgent,
@@ -29,10 +34,12 @@ from ..protocol.wire.messages import (
 from .contracts import AgentDriver
 
 Send = Callable[[AgentKey, ToAgent], None]
-Ask = Callable[[AgentKey, OpenShell | ShellIo], Awaitable[ShellOutput]]
+Question = OpenShell | ShellIo | ListStops | AttachDebugger | DebuggerIo
+Answer = ShellOutput | Stops | DebuggerOutput
+Ask = Callable[[AgentKey, Question], Awaitable[Answer]]
 
 
-async def _no_answer(place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+async def _no_answer(place: AgentKey, op: Question) -> Answer:
     raise Refusal("agentUnavailable", "its agent is not connected now")
 
 
@@ -92,4 +99,13 @@ class KeeperTaskDriver:
         return await driver.evidence(place, f"{token.name}/{name}", offset, limit)
 
     async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
-        return await self._ask(place, op)
+        answer = await self._ask(place, op)
+        assert isinstance(answer, ShellOutput)
+        return answer
+
+    async def debug(
+        self, place: AgentKey, op: ListStops | AttachDebugger | DebuggerIo
+    ) -> Stops | DebuggerOutput:
+        answer = await self._ask(place, op)
+        assert isinstance(answer, Stops | DebuggerOutput)
+        return answer

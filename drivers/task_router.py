@@ -4,11 +4,16 @@ from collections.abc import Sequence
 
 from ..protocol.ids import AgentKey, AgentKind, OpId, Token
 from ..protocol.wire.messages import (
+    AttachDebugger,
+    DebuggerIo,
+    DebuggerOutput,
+    ListStops,
     OpenShell,
     Shared,
     ShellIo,
     ShellOutput,
     SlotUse,
+    Stops,
     TaskRun,
     TaskSpec,
 )
@@ -54,3 +59,8 @@ class TaskRouter:
 
     async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
         return await self._driver_for(place).shell(place, op)
+
+    async def debug(
+        self, place: AgentKey, op: ListStops | AttachDebugger | DebuggerIo
+    ) -> Stops | DebuggerOutput:
+        return await self._driver_for(place).debug(place, op)

@@ -6,6 +6,7 @@ with a single hard link.
 """
 
 import errno
+import itertools
 import os
 import stat
 from collections.abc import Sequence
@@ -32,6 +33,24 @@ def read(folder: Path, parts: Sequence[str], offset: int, limit: int) -> tuple[b
         if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
             raise
         return b"", 0
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def names(folder: Path, parts: Sequence[str], limit: int) -> list[str]:
+    """Return the names of at most `limit` entries of a folder below `folder`; none if it is missing."""
+    fd = -1
+    try:
+        fd = os.open(folder, _FOLDER)
+        for part in parts:
+            fd = _replace_fd(fd, os.open(part, _FOLDER, dir_fd=fd))
+        with os.scandir(fd) as entries:
+            return [entry.name for entry in itertools.islice(entries, limit)]
+    except OSError as e:
+        if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return []
     finally:
         if fd >= 0:
             os.close(fd)

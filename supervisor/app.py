@@ -25,6 +25,7 @@ from ..db.events.state import Job, Task
 from ..db.maintenance.checkpoints import is_rolled_back, last_session, serial_floor
 from ..db.records.record_files import RecordWriter, catch_up
 from ..db.store.contract import Appended, Batch, Write
+from ..drivers.keeper_tasks import Answer, Question
 from ..protocol.api import device_logins
 from ..protocol.api.requests import RunSpec
 from ..protocol.api.unix_addresses import unix_url
@@ -34,7 +35,19 @@ from ..protocol.jobs import profiling
 from ..protocol.redaction import Redactor
 from ..protocol.version import VERSION
 from ..protocol.wire.heartbeat import HeartbeatTiming
-from ..protocol.wire.messages import Alive, Kill, OpenShell, ShellIo, ShellOutput, ToAgent
+from ..protocol.wire.messages import (
+    Alive,
+    AttachDebugger,
+    DebuggerIo,
+    DebuggerOutput,
+    Kill,
+    ListStops,
+    OpenShell,
+    ShellIo,
+    ShellOutput,
+    Stops,
+    ToAgent,
+)
 from ..runtime import clock, failpoints, processes
 from ..runtime.connections.http_server import GuardedServer
 from ..runtime.connections.http_server import server as http_server
@@ -53,7 +66,7 @@ from .access.authentication import Access
 from .access.device_logins import DeviceLogins
 from .access.request_rates import RequestRates
 from .agents.calls import Calls
-from .agents.debugging import Debugging
+from .agents.debugging import ATTACH_SECS, Debugging
 from .agents.orphans import start_all_known
 from .api.routes import application
 from .api.transport.request_handler import ApiContext
@@ -299,7 +312,7 @@ class _Supervisor:
         self._hub.on_cluster_report = self._clusters.heard
         self._driver_reports.bind(self._engine, self._usage, self._hub.next_epoch)
         self._heartbeat = HeartbeatMonitor(self._hub)
-        tasks = self._driver_set.task_drivers(self._send, secrets.token_bytes, self._ask_shell)
+        tasks = self._driver_set.task_drivers(self._send, secrets.token_bytes, self._ask_agent)
         self._task_drivers = tasks
         self._shells: Shells | None = None
         outputs = OutputReader(self._hub, tasks, secrets.token_bytes, self._remote_evidence)
@@ -815,7 +828,7 @@ class _Supervisor:
         limits = self._settings.debugger
         out = Debugging(
             self._run_service,
-            self._hub,
+            self._task_drivers,
             access.audit,
             secrets.token_bytes,
             allowed=limits.allowed,
@@ -932,9 +945,18 @@ class _Supervisor:
     def _user_root(self) -> str:
         return self._settings.user_root or str(self._root / "user")
 
-    async def _ask_shell(self, key: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
-        wait = op.wait_secs if isinstance(op, ShellIo) else 0.0
-        return await self._hub.ask(key, op, wait + ANSWER_SECS, ShellOutput)
+    async def _ask_agent(self, key: AgentKey, op: Question) -> Answer:
+        """Ask for the `KeeperTaskDriver`."""
+        match op:
+            case OpenShell() | ShellIo():
+                wait = op.wait_secs if isinstance(op, ShellIo) else 0.0
+                return await self._hub.ask(key, op, wait + ANSWER_SECS, ShellOutput)
+            case ListStops():
+                return await self._hub.ask(key, op, ANSWER_SECS, Stops)
+            case AttachDebugger():
+                return await self._hub.ask(key, op, ATTACH_SECS, DebuggerOutput)
+            case DebuggerIo():
+                return await self._hub.ask(key, op, op.wait_secs + ANSWER_SECS, DebuggerOutput)
 
     def _send(self, key: AgentKey, message: ToAgent) -> None:
         if not self._hub.send(key, message):

@@ -1,10 +1,11 @@
 """Creates the configured drivers, starts their background work, and closes them."""
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from ..agent.profiles.environment import staged
+from ..agent.breakpoints import environment as breakpoints
+from ..agent.profiles import environment as profiles
 from ..drivers.contracts import AgentDriver, TaskDriver
 from ..drivers.deployment_name import deployment
 from ..drivers.keeper_tasks import Ask, KeeperTaskDriver, Send
@@ -15,6 +16,7 @@ from ..protocol.clusters.container_pool import Pool
 from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, AgentKind, Token
 from ..protocol.redaction import Redactor
+from ..protocol.wire.messages import TaskSpec
 from ..runtime.log.logger import Log
 from ..service.settings.settings import Settings
 from ..service.site import cluster_file, pool_file
@@ -116,7 +118,7 @@ class DriverSet:
             agent_settings=configuration.agent_settings(settings),
             keeper_settings=configuration.keeper_settings(settings),
             logins=self._logins.find,
-            staged=staged,
+            staged=_staged,
         )
         output = settings.output
         tasks = self._containers = ContainerTaskController(
@@ -171,6 +173,13 @@ class DriverSet:
             await close()
         for driver in self.drivers.values():
             await driver.close()
+
+
+def _staged(token: Token, spec: TaskSpec, evidence: str) -> tuple[TaskSpec, Mapping[str, bytes]]:
+    """Return a task in a container with its debugger and profile, and the files for them."""
+    spec, debugger = breakpoints.staged(spec, evidence)
+    spec, profiler = profiles.staged(token, spec, evidence)
+    return spec, {**debugger, **profiler}
 
 
 def _container(names: Any, key: AgentKey, token: Token, deployment_name: str) -> str | None:

@@ -132,6 +132,7 @@ class Preparation:
             deployment=self._deployment,
             time_limit_secs=max(limits) if limits else None,
             debug_secs=None if hold is msgspec.UNSET else hold,
+            core_bytes=first.core_bytes,
         )
 
     def _write_task(self, task: Task, token: Token, spec: TaskSpec, launch: LaunchRequest) -> None:

@@ -11,11 +11,10 @@ from ...protocol.launch.python_path import with_folders, with_folders_on_node
 from ...protocol.wire.messages import TaskSpec
 from ...runtime.execution.folder import write
 
-#: The folder of the hook, in this package; and its name in the evidence of a task.
+#: The folder of the hook, in this package.
 STAGED = Path(__file__).parent / "staged"
-_COPY, _SOCKETS = "debugger", "debug"
 _MODULES = (
-    "jobscribe_debugger.py",
+    debugging.RELAY,
     "jobscribe_pdb.py",
     "jobscribe_dap.py",
     "on_error/sitecustomize.py",
@@ -33,28 +32,30 @@ def with_debugger(spec: TaskSpec, below: Mapping[str, str], evidence: object) ->
     return with_folders(spec, folders, below, _variables(spec, evidence))
 
 
-def stage(spec: TaskSpec, evidence: str) -> TaskSpec:
-    """Return the task with the hook for another machine, which shares the evidence only: copy the
-    modules to the evidence. Raises OSError.
+def staged(spec: TaskSpec, evidence: str) -> tuple[TaskSpec, dict[str, bytes]]:
+    """Return the task with the hook for another machine or container, which shares the evidence
+    only, and the files that it needs: content by path below the evidence. Raises OSError.
     """
-    folders = _folders(spec, Path(evidence) / _COPY)
+    folders = _folders(spec, Path(evidence) / debugging.COPY)
     if folders is None:
-        return spec
-    for name in _MODULES:
-        target = Path(evidence) / _COPY / name
+        return spec, {}
+    files = {f"{debugging.COPY}/{name}": (STAGED / name).read_bytes() for name in _MODULES}
+    return with_folders_on_node(spec, folders, _variables(spec, evidence)), files
+
+
+def stage(spec: TaskSpec, evidence: str) -> TaskSpec:
+    """Return the task as `staged`, with its files written. Raises OSError."""
+    spec, files = staged(spec, evidence)
+    for name, content in files.items():
+        target = Path(evidence) / name
         target.parent.mkdir(0o700, parents=True, exist_ok=True)
-        write(str(target), (STAGED / name).read_bytes())
-    return with_folders_on_node(spec, folders, _variables(spec, evidence))
+        write(str(target), content)
+    return spec
 
 
 def sockets(evidence: str | os.PathLike[str]) -> str:
     """Return the folder of the sockets of a task."""
-    return os.path.join(evidence, _SOCKETS)
-
-
-def relay_script(evidence: str | os.PathLike[str]) -> str:
-    """Return the copied module that relays bytes on a node."""
-    return os.path.join(evidence, _COPY, _MODULES[0])
+    return os.path.join(evidence, debugging.SOCKETS)
 
 
 def _folders(spec: TaskSpec, hook: Path) -> str | None:

@@ -17,7 +17,8 @@ from signal import Signals
 
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, execution_log_ids
-from ...protocol.jobs.debugging import Stop
+from ...protocol.jobs.debugging import NOT_WAITING, Stop, relay_command
+from ...protocol.jobs.stop_record import Record
 from ...protocol.wire.messages import (
     RELAY_BYTES,
     AttachDebugger,
@@ -30,8 +31,7 @@ from ...runtime.child_processes import close_pipes, signal_group
 from ...runtime.log.logger import Log
 from ..slurm import command_lines
 from . import records
-from .environment import relay_script, sockets
-from .records import Record
+from .environment import sockets
 
 #: Sessions of one agent, and stops in one answer.
 MOST_SESSIONS, MOST_STOPS = 32, 500
@@ -40,12 +40,6 @@ MOST_SESSIONS, MOST_STOPS = 32, 500
 LEASE_SECS, HELLO_SECS, INPUT_SECS = 30.0, 20.0, 10.0
 _GONE_SECS = 1.0
 _JOB, _NODE = re.compile(r"[0-9_+]{1,32}\Z"), re.compile(r"[A-Za-z0-9._-]{1,255}\Z")
-#: Runs the relay with the job's Python, or else with one on the node's PATH.
-_ON_NODE = (
-    'for p in "$1" python3; do command -v "$p" >/dev/null 2>&1 && exec "$p" -I "$2" "$3" "$4"; done; '
-    "echo 'there is no Python on the node' >&2; exit 127"
-)
-_NOT_WAITING = "it does not wait for a debugger any more; 'jobscribe debug list' shows what does"
 
 
 class Session:
@@ -193,29 +187,29 @@ class Sessions:
         folder = sockets(evidence)
         record = await asyncio.to_thread(records.find, folder, op.name)
         if record is None:
-            raise Refusal("notFound", _NOT_WAITING)
+            raise Refusal("notFound", NOT_WAITING)
         try:
             if self._environment is None:
                 session = await _direct(op, record)
             else:
-                session = await self._on_node(op, record, relay_script(evidence))
+                session = await self._on_node(op, record, evidence)
         except (OSError, ValueError) as e:
             reason = getattr(e, "strerror", None) or str(e)
-            raise Refusal("notFound", f"{_NOT_WAITING} ({reason})") from None
+            raise Refusal("notFound", f"{NOT_WAITING} ({reason})") from None
         if not await session.greeted():
             said = await session.trouble()
             session.close()
-            raise Refusal("notFound", f"{_NOT_WAITING}{f' ({said[:500]})' if said else ''}")
+            raise Refusal("notFound", f"{NOT_WAITING}{f' ({said[:500]})' if said else ''}")
         return session
 
-    async def _on_node(self, op: AttachDebugger, record: Record, script: str) -> Session:
+    async def _on_node(self, op: AttachDebugger, record: Record, evidence: Path) -> Session:
         """Reach the socket by a step of the batch job on the node of the process."""
         assert self._environment is not None
         if not _JOB.match(record.slurm_job) or not _NODE.match(record.node):
             raise Refusal("notHere", "its record names no job of Slurm and no node to reach it by")
         process = await asyncio.create_subprocess_exec(
             *command_lines.enter(record.slurm_job, record.node, terminal=False),
-            *("/bin/sh", "-c", _ON_NODE, "sh", record.python, script, record.folder, op.name),
+            *relay_command(evidence, record.python, record.folder, op.name),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,

@@ -21,6 +21,7 @@ from ...protocol.clusters.batch import BatchRequest
 from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
+from ...protocol.launch.job_script import CORE_MARKER
 from . import hold_script, sbatch_directives
 from .output_parser import Account, Row
 from .script_markers import (
@@ -55,6 +56,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """One submission: an execution, or the gang of an attempt. request: the request with the
     cluster's defaults applied. debug_secs: how long the allocation of a failed task is held.
+    core_bytes: limit of core files; 0 without them.
     """
 
     steps: tuple[Step, ...]
@@ -63,6 +65,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     deployment: str
     time_limit_secs: float | None = None
     debug_secs: float | None = None
+    core_bytes: int = 0
 
     @property
     def token(self) -> Token:
@@ -128,7 +131,10 @@ def batch_script(submission: Submission) -> str:
         *(
             _gang(submission.steps, request, submission.debug_secs)
             if gang
-            else _single(request, submission.debug_secs)
+            else (
+                *_core_markers(request, submission.core_bytes),
+                *_single(request, submission.debug_secs),
+            )
         ),
     ]
     text = "\n".join(lines) + "\n"
@@ -264,6 +270,27 @@ def _setup(cluster_setup: str, request: BatchRequest, steps: tuple[Step, ...]) -
 _RUN_SCRIPT = (
     '/bin/sh "$1/script.sh" </dev/null >>"$1/stdout.log" 2>>"$1/signal" 3>>"$1/stderr.log"'
 )
+
+
+#: Each node records where its kernel puts core files: a process may crash on any of them.
+_CORE_MARKER = f"""\
+{{ IFS= read -r p </proc/sys/kernel/core_pattern; read -r u </proc/sys/kernel/core_uses_pid; }} 2>/dev/null
+printf "%s\\n" "$2" "$(ulimit -H -c)" "${{u:-0}}" "${{p-}}" >"$1/{CORE_MARKER}.${{SLURMD_NODENAME:-$(hostname)}}"
+"""
+_CORE_MARKER_SECS = 20
+
+
+def _core_markers(request: BatchRequest, core_bytes: int) -> list[str]:
+    if not core_bytes:
+        return []
+    gres = " --gres=none" if request.gpus else ""
+    return [
+        'if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ] 2>/dev/null; then',
+        f'timeout {_CORE_MARKER_SECS} srun --overlap --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES"'
+        f" --ntasks-per-node=1 --cpus-per-task=1 --mem=0{gres} --input=none --output=none --error=none"
+        f' --job-name=core-pattern /bin/sh -c {quoted(_CORE_MARKER)} sh "$first" {core_bytes} >/dev/null 2>&1',
+        "fi",
+    ]
 
 
 def _single(request: BatchRequest, debug_secs: float | None) -> list[str]:

@@ -86,7 +86,8 @@ def cores_of(s: Session, jid: str, attempt: int = 0) -> Cores:
                     f"{where}: {file.name} is cut: it has {file.size} of {file.complete_bytes} bytes"
                 )
         if report.state in SENTENCES or report.left:
-            notes.append(f"{where}: {report.sentences()[-1]}")
+            notes.append(f"{where}: {report.sentences()[len(report.files)]}")
+        notes += [f"{where}: {sentence}" for sentence in report.node_sentences()]
     if not reports:
         notes.append(
             f"{jid} has no core files: none of its processes crashed, or it was submitted without --core"

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from ...protocol.api.requests import RunSpec
+from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
 from .errors import refused
 from .requests import bad_request
@@ -21,19 +22,25 @@ OPTIONS = (
 )
 _REQUESTED = "RunRequested"
 TASK_OPTIONS = tuple(f for f in TaskRole.__struct_fields__ if f not in ("name", "command"))
+#: Fields of `batch` in Python, and their names in requests.
+_BATCH_NAMES = {f.name: f.encode_name for f in msgspec.structs.fields(BatchRequest)}
 
 
 def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[str, Any]) -> RunSpec:
     """Return the spec of a command. options: fields of RunSpec; None means the default.
 
     The option `task` (fields of TaskRole, such as `{"image": ...}`) makes it a run with the role
-    `main` of one task. Raises TypeError if the command is not a list of strings, and
+    `main` of one task. `batch` has the fields of BatchRequest, such as `{"memory_mb": ...}`, or their
+    names in requests (`memoryMb`). Raises TypeError if the command is not a list of strings, and
     ClientError("badRequest") for an invalid value.
     """
     _check_command(command)
     fields = {k: v for k, v in options.items() if v is not None}
     _check_names(fields, OPTIONS, "a run")
     _check_names(fields.get("task") or {}, TASK_OPTIONS, "task")
+    if isinstance(batch := fields.get("batch"), Mapping):
+        fields["batch"] = {_BATCH_NAMES.get(name, name): value for name, value in batch.items()}
+        _check_names(fields["batch"], tuple(_BATCH_NAMES.values()), "batch")
     try:
         if (task := fields.pop("task", None)) is None:
             spec = RunSpec(uid=uid, simulation_id=sid, command=tuple(command), **fields)

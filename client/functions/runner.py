@@ -23,8 +23,9 @@ from typing import Any
 MAGIC = b"jobscribe-function/1 "
 #: The file with the results, in the run directory.
 RESULT = "function-result.bin"
-#: The variable with a small call, packed. Other users of the machine can read a command line.
-CALL = "FUNCTION_CALL"
+#: The variable of the run with a small call, packed; and the one of the process with the path of the
+#: file that has it. Other users of the machine can read a command line.
+CALL, CALL_FILE = "FUNCTION_CALL", "FUNCTION_CALL_FILE"
 #: Characters of a traceback and of an error text in a result.
 MAX_TRACEBACK, MAX_TEXT = 64 * 1024, 2000
 #: Exit codes: a call failed; a call was refused; a forked child came back from the function.
@@ -57,7 +58,9 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
 def main(words: list[str]) -> int:
     """Perform the calls, write the result file, and return the exit code.
 
-    words: `inline`, for a call in the variable `CALL`, or `file` and the name of a library file.
+    words: `inline`, for a call in the file that `CALL_FILE` names or in the variable `CALL` (by a
+    keeper of an earlier version, or in the process of the client), or `file` and the name of a
+    library file.
     """
     place = os.environ.get("JOBSCRIBE_RUN_DIR") or os.getcwd()
     with contextlib.suppress(FileNotFoundError):
@@ -108,9 +111,13 @@ def _library_file(place: str, name: str) -> str:
 
 def _read(source: str | None, words: list[str]) -> bytes:
     if source is None:
+        path, text = os.environ.pop(CALL_FILE, ""), os.environ.pop(CALL, "")
+        if path:
+            with open(path) as file:
+                text = file.read()
+            os.unlink(path)
         # a command of an earlier client has it in its words
-        text = "".join(words) or os.environ.pop(CALL, "")
-        return zlib.decompress(base64.b64decode(text))
+        return zlib.decompress(base64.b64decode("".join(words) or text))
     with open(source, "rb") as file:
         return file.read()
 

@@ -23,6 +23,8 @@ CoreState = Literal[
 ]
 #: Why there are no frames: no tool is installed, it took too long, or it found none.
 NoFrames = Literal["noTool", "timeout", "failed"]
+#: Why nodes of a batch job give no core files.
+NodeState = Literal["hardLimit", "noPattern", "piped", "elsewhere"]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 #: State -> sentence. {detail}: the kernel's pattern, the program of its pipe, or an error.
@@ -38,6 +40,13 @@ SENTENCES: dict[str, str] = {
     "notFound": "a core was written, but not in or below the run directory: the program was elsewhere (pattern: {detail})",
     "notWritten": "no core was written: the process lowered its limit, is protected (setuid), or was where it cannot write",
     "timeout": "the core was not collected in time; it may be where the kernel put it",
+}
+
+NODE_SENTENCES: dict[str, str] = {
+    "hardLimit": "processes on {names} write no core files: their hard limit is 0 there (ulimit -Hc)",
+    "noPattern": "processes on {names} write no core files: kernel.core_pattern is empty there",
+    "piped": "the kernel of {names} gives core files to {detail}, which does not give them back",
+    "elsewhere": "the kernel of {names} puts core files outside of the run directory: {detail}",
 }
 
 
@@ -74,9 +83,20 @@ class CoreFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.size < self.complete_bytes
 
 
+class CoreNodes(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Nodes of a batch job that give no core files. names: as many as fit. detail: the kernel's
+    pattern, or the program of its pipe.
+    """
+
+    state: NodeState
+    names: Annotated[str, msgspec.Meta(max_length=200)]
+    detail: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
 class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """limit: of each core and of all together, in bytes. left: cores that were not collected.
-    frames: the innermost that tell most, Python's first. tool: it printed them.
+    frames: the innermost that tell most, Python's first. tool: it printed them. nodes: those of
+    several whose processes leave no cores.
     """
 
     state: CoreState
@@ -87,6 +107,7 @@ class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     frames: Annotated[tuple[Frame, ...], msgspec.Meta(max_length=5)] = ()
     tool: Literal["pystack", "gdb"] | None = None
     no_frames: NoFrames | None = None
+    nodes: Annotated[tuple[CoreNodes, ...], msgspec.Meta(max_length=8)] = ()
 
     def crash(self) -> str | None:
         """Return the place of the crash and its caller, or None without frames."""
@@ -95,7 +116,8 @@ class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
         chain = native[:1] + python if python else native
         if not chain:
             return None
-        called = f", called from {_caller(chain[1])}" if len(chain) > 1 else ""
+        known = len(chain) > 1 and not chain[1].function.startswith("??")
+        called = f", called from {_caller(chain[1])}" if known else ""
         return f"crashed in {chain[0].place}{called}"
 
     def sentences(self) -> tuple[str, ...]:
@@ -123,7 +145,13 @@ class CoreReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
                 f"{self.left} more core files were left where they are: all together exceed"
                 f" {self.limit} bytes, or their number the limit"
             )
-        return tuple(out)
+        return (*out, *self.node_sentences())
+
+    def node_sentences(self) -> tuple[str, ...]:
+        """Return why nodes gave no core files."""
+        return tuple(
+            NODE_SENTENCES[n.state].format(names=n.names, detail=n.detail) for n in self.nodes
+        )
 
 
 def _leaf(path: str) -> str:

@@ -23,6 +23,15 @@ MODES = ("breakpoint", "on-error", "debugpy")
 #: A debugger that listens at an address: an IDE.
 _DIRECT = re.compile(r"(?:debugpy|pydevd):[A-Za-z0-9][A-Za-z0-9.-]{0,254}:([1-9][0-9]{0,4})\Z")
 FORMS = (*MODES, "debugpy:HOST:PORT", "pydevd:HOST:PORT")
+#: In the evidence: the folder of the sockets of stopped processes; and that of copied modules, for a
+#: machine or a container that shares the evidence only, with the module that relays bytes there.
+SOCKETS, COPY, RELAY = "debug", "debugger", "jobscribe_debugger.py"
+NOT_WAITING = "it does not wait for a debugger any more; 'jobscribe debug list' shows what does"
+#: Runs the relay with the job's Python, or else with one on the PATH.
+_RELAY = (
+    'for p in "$1" python3; do command -v "$p" >/dev/null 2>&1 && exec "$p" -I "$2" "$3" "$4"; done; '
+    "echo 'there is no Python where the process runs' >&2; exit 127"
+)
 #: How long a stopped job waits by default.
 DEFAULT_SECS = 1800.0
 
@@ -117,3 +126,11 @@ def check(env: Mapping[str, str], *, allowed: bool, most_secs: float) -> None:
 def stop_id(token: Token, name: str) -> str:
     """Return the id of a stop. The process computes the same one."""
     return sha256(f"{token} {name}".encode()).hexdigest()[:8]
+
+
+def relay_command(evidence: object, python: str, folder: str, name: str) -> tuple[str, ...]:
+    """Return the command that connects its input and output with the socket of a stopped process.
+
+    python: the interpreter of the process. folder, name: of the socket.
+    """
+    return ("/bin/sh", "-c", _RELAY, "sh", python, f"{evidence}/{COPY}/{RELAY}", folder, name)

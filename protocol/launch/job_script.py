@@ -16,6 +16,7 @@ from re import compile as _compile
 from ..errors import Refusal
 from ..ids import Token
 from ..wire.messages import TaskSpec
+from . import function_call
 
 _NAME = _compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _UMASK = _compile(r"[0-7]{1,4}\Z")
@@ -103,7 +104,7 @@ def script(
     """
     below = job_environment(env)
     before, after = script_parts(token, spec, below, evidence, umask=umask, shared=shared)
-    own = {**spec.env, **identity_variables(token, spec.run_dir, evidence)}
+    own = _own(token, spec, evidence)
     return before + environment_lines({k: v for k, v in below.items() if k not in own}) + after
 
 
@@ -120,7 +121,7 @@ def script_parts(
     share. For the rest see `script`.
     """
     _check(spec, umask)
-    own = {**spec.env, **identity_variables(token, spec.run_dir, evidence)}
+    own = _own(token, spec, evidence)
     plain = _plain(own)
     odd = [f"{k}={v}" for k, v in {**below, **own}.items() if not _is_plain(k)]
     command, through = [*spec.wrap, *spec.command], ["/usr/bin/env", "--", *odd] if odd else []
@@ -144,6 +145,7 @@ def script_parts(
     ]
     after = [
         shared + export_lines(plain).rstrip("\n"),
+        *_call(spec, evidence, umask),
         f'[ -d {run_dir} ] || mkdir -p {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
         f'cd {run_dir} 2>&3 || {{ echo 126 >"$2"; exit 126; }}',
         f'if [ "$1" = shell ]; then exec 3>&-; exec {_words(through)}"${{SHELL:-/bin/sh}}"; fi',
@@ -159,6 +161,24 @@ def script_parts(
         'exit "$c"',
     ]
     return "\n".join(before) + "\n", "\n".join(after) + "\n"
+
+
+def _own(token: Token, spec: TaskSpec, evidence: object) -> dict[str, str]:
+    """Return the variables of the execution itself."""
+    env = function_call.with_path(spec.env, evidence)
+    return {**env, **identity_variables(token, spec.run_dir, evidence)}
+
+
+def _call(spec: TaskSpec, evidence: object, umask: str) -> list[str]:
+    """Return the line that writes the packed call of a function for its process. `printf` is a
+    builtin of the shell, so no process has the call as an argument.
+    """
+    call = spec.env.get(function_call.VARIABLE)
+    if call is None:
+        return []
+    path = _quoted(f"{evidence}/{function_call.FILE}")
+    failed = '{ echo 126 >"$2"; exit 126; }'
+    return [f"umask 077; printf %s {_quoted(call)} 2>&3 >{path} || {failed}; umask {umask}"]
 
 
 def _is_plain(name: str) -> bool:

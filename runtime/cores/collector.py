@@ -35,14 +35,16 @@ _SYSTEMD_SECS, _FRAMES_SECS = 10.0, 20.0
 #: Time limit of the search for cores (seconds).
 _SEARCH_SECS = 15.0
 _BLOCK = 1 << 20
+#: Different patterns of the nodes of one execution that are searched for.
+_MOST_PATTERNS = 8
 
 
 class Request:
     """A request to collect core files. dumped: the kernel says that the main process wrote a core. since: unix time
     of the start. limit: bytes. pids: processes of the execution. frames: whether to print frames:
     not for processes of somebody else. pattern, uses_pid: those of the machine on which it ran,
-    unless it ran here. hard_limit: there. base: see `search.find`; the files may then belong to the
-    user of the run directory.
+    unless it ran here. hard_limit: there. nodes: the same of each node of several.
+    base: see `search.find`; the files may then belong to the user of the run directory.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -54,6 +56,7 @@ class Request:
         self.frames = bool(fields.get("frames", True))
         self.pattern, self.uses_pid = fields.get("pattern"), bool(fields.get("usesPid"))
         self.hard_limit, self.base = fields.get("hardLimit"), fields.get("base")
+        self.nodes: list[dict[str, Any]] = fields.get("nodes") or []
 
     @property
     def here(self) -> bool:
@@ -78,16 +81,19 @@ def collect(request: Request) -> dict[str, Any] | None:
     target = core_pattern.parse(
         pattern or "core", uses_pid, socket.gethostname() if request.here else ""
     )
-    if not request.expects and not _may_have_children(target, request):
+    others = _other_targets(pattern or "", uses_pid, request.nodes)
+    if not request.expects and not any(_may_have_children(t) for t in (target, *others)):
         return None
     store = CoreFolder(request.folder, request.limit, until)
     try:
-        _take(target, request, store)
+        for each in (target, *others):
+            _take(each, request, store)
         report = store.report(request.main, until)
         if not report["files"] and not request.expects:
             return None
         report |= {"state": _state(target, request, store), "limit": request.limit}
         report["detail"] = store.detail or target.program or (pattern or "").strip()
+        report["nodes"] = nodes_without_cores(request.nodes, (report["state"], report["detail"]))
         if report["files"] and request.frames:
             report |= _frames(
                 store, report["files"][0], min(_FRAMES_SECS, until - time.monotonic())
@@ -213,7 +219,47 @@ def _state(target: Target, request: Request, store: CoreFolder) -> str:
     )
 
 
-def _may_have_children(target: Target, request: Request) -> bool:
+def nodes_without_cores(nodes: list[dict[str, Any]], told: tuple[str, str]) -> list[dict[str, str]]:
+    """Return why nodes give no core files, with the names of the nodes, one item for each reason.
+    Pure.
+
+    nodes: facts of each node (`marker`). told: state and detail that the report has already.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for node in nodes:
+        pattern = str(node["pattern"]).strip()
+        target = core_pattern.parse(pattern, bool(node["usesPid"]))
+        if node["hardLimit"] == 0:
+            why = "hardLimit", ""
+        elif target.kind == "none":
+            why = "noPattern", ""
+        elif target.kind != "file":
+            why = "piped", target.program
+        elif target.absolute:
+            why = "elsewhere", pattern
+        else:
+            continue
+        if why[0] != told[0] or why[1] not in ("", told[1]):
+            found.setdefault(why, []).append(str(node["node"]))
+    return [
+        {"state": state, "detail": detail, "names": ", ".join(names)}
+        for (state, detail), names in found.items()
+    ]
+
+
+def _other_targets(pattern: str, uses_pid: bool, nodes: list[dict[str, Any]]) -> list[Target]:
+    """Return the targets of nodes with another pattern than this one, each once."""
+    known = {(pattern.strip("\n"), uses_pid)}
+    out = []
+    for node in nodes:
+        each = str(node["pattern"]).strip("\n"), bool(node["usesPid"])
+        if each not in known and len(known) <= _MOST_PATTERNS:
+            known.add(each)
+            out.append(core_pattern.parse(*each))
+    return out
+
+
+def _may_have_children(target: Target) -> bool:
     """Return whether child processes may have left cores: without a pid in its name, a core may be
     of anybody.
     """

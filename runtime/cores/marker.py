@@ -4,6 +4,10 @@ limit, hard limit, and the kernel's pattern. For executors on other machines.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import re
+
 import msgspec
 
 from ...protocol.jobs.core_report import CoreReport
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
     from ...protocol.jobs.exit_info import ExitInfo
 
 _BYTES, _LARGEST = 8192, 2**50
+#: Markers of the nodes of one execution; nodes whose markers are read.
+_NODE, _MOST_NODES = re.compile(rf"{CORE_MARKER}\.[A-Za-z0-9._-]{{1,100}}"), 1_000
 #: Clocks of nodes and file servers may differ by this much.
 _CLOCK_SECS = 60.0
 
@@ -28,11 +34,24 @@ def read_marker(folder: str) -> dict[str, Any] | None:
     """Return fields of a `collector.Request`; None if the run asked for no core files, or did not
     come to its start. folder: of the execution.
     """
-    lines = (read(f"{folder}/{CORE_MARKER}", _BYTES) or b"").decode("utf-8", "replace").split("\n")
+    facts = _facts(folder, CORE_MARKER)
+    return None if facts is None else {**facts, "folder": folder, "nodes": _nodes(folder)}
+
+
+def _nodes(folder: str) -> list[dict[str, Any]]:
+    """Return the facts of each node of an execution on several."""
+    with contextlib.suppress(OSError):
+        names = sorted(filter(_NODE.fullmatch, os.listdir(folder)))[:_MOST_NODES]
+        found = ((name, _facts(folder, name)) for name in names)
+        return [{**f, "node": name.removeprefix(f"{CORE_MARKER}.")} for name, f in found if f]
+    return []
+
+
+def _facts(folder: str, name: str) -> dict[str, Any] | None:
+    lines = (read(f"{folder}/{name}", _BYTES) or b"").decode("utf-8", "replace").split("\n")
     if len(lines) != 5 or not lines[0].isdecimal() or not 0 < int(lines[0][:20]) <= _LARGEST:
         return None
     return {
-        "folder": folder,
         "limit": int(lines[0]),
         "hardLimit": 0 if lines[1] == "0" else None,
         "usesPid": lines[2] not in ("", "0"),

@@ -22,11 +22,13 @@ STATES = (
     *("kept", "tooLarge", "diskFull", "notMoved", "hardLimit", "noPattern", "piped"),
     *("notStored", "notWritable", "notFound", "notWritten", "timeout"),
 )
+NODE_STATES = ("hardLimit", "noPattern", "piped", "elsewhere")
 _KINDS, _WHY_NO_FRAMES, _TOOLS = (
     ("python", "native"),
     ("noTool", "timeout", "failed"),
     ("pystack", "gdb"),
 )
+MOST_NODES = 8
 _MOST_FRAMES, _CHARS, _PATH_CHARS, _NUMBER = 5, 200, 1024, 2**53
 
 
@@ -48,6 +50,11 @@ def checked(found: Mapping[str, Any]) -> dict[str, Any] | None:
         "detail": _text(found.get("detail"), _CHARS),
         "files": [_file(f) for f in _maps(found.get("files"), MOST) if _is_file(f)],
         "frames": [_frame(f) for f in _maps(found.get("frames"), _MOST_FRAMES)],
+        "nodes": [
+            {"state": n["state"], "names": names, "detail": _text(n.get("detail"), _CHARS) or ""}
+            for n in _maps(found.get("nodes"), MOST_NODES)
+            if n.get("state") in NODE_STATES and (names := _text(n.get("names"), _CHARS))
+        ],
         "tool": found["tool"] if found.get("tool") in _TOOLS else None,
         "noFrames": found["noFrames"] if found.get("noFrames") in _WHY_NO_FRAMES else None,
     }

@@ -16,6 +16,7 @@ import msgspec
 from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
+from ...protocol.launch.function_call import VARIABLE as CALL_VARIABLE
 from ...protocol.redaction import REDACTED, is_secret
 from . import short_options
 
@@ -45,8 +46,6 @@ _ALSO_SECRET = re.compile(
 )
 #: Commands of functions: code and pickled data.
 _PACKED = ("function-call", "function-worker")
-#: The variable with the pickled data of a function call (client/functions/runner.py).
-CALL_VARIABLE = "FUNCTION_CALL"
 _SCHEMES = ("Bearer", "Basic", "Token", "token")
 _NUMBER = re.compile(r"[\d.,%]*")
 #: A value of this length is withheld wherever it occurs; shorter ones would hide ordinary words.

@@ -7,31 +7,33 @@ the job then waits for the next one.
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
 from ...db.events.state import Run, Task
+from ...drivers.contracts import TaskDriver
 from ...protocol.api.requests import DebugAttach, DebugIo, DebugList, RunSpec
 from ...protocol.errors import Refusal
-from ...protocol.ids import AgentKey, AgentKind, Token, base62
+from ...protocol.ids import AgentKey, Token, base62
 from ...protocol.jobs import debugging
 from ...protocol.jobs.debugging import Stop
 from ...protocol.wire.messages import AttachDebugger, DebuggerIo, DebuggerOutput, ListStops, Stops
 from ..access.audit import Act, AuditTrail
 from ..access.principal import Principal
-from ..connections.hub import Hub
 from ..runs.service import RunService
 
 #: Names in the audit trail.
 BEGIN, END = "debug-attach", "debug-detach"
 #: Jobs of a user that are looked at, and sessions of all users.
 MOST_JOBS, MOST_SESSIONS = 1_000, 256
-ANSWER_SECS, ATTACH_SECS = 10.0, 35.0
+#: An agent has this long to reach a debugger (seconds).
+ATTACH_SECS = 35.0
 #: A session whose user asks for nothing for this time is over.
 LEASE_SECS = 45.0
 _ID = re.compile(r"[0-9a-f]{8}\Z")
+_T = TypeVar("_T", Stops, DebuggerOutput)
 
 
 class _Session(msgspec.Struct):
@@ -46,19 +48,21 @@ class _Session(msgspec.Struct):
 
 
 class Debugging:
-    """Lists stops and passes on bytes. allowed, most_secs: the settings of the site."""
+    """Lists stops and passes on bytes. drivers: of tasks, by name. allowed, most_secs: the settings
+    of the site.
+    """
 
     def __init__(
         self,
         runs: RunService,
-        hub: Hub,
+        drivers: Mapping[str, TaskDriver],
         audit: AuditTrail,
         entropy: Callable[[int], bytes],
         *,
         allowed: bool,
         most_secs: float,
     ) -> None:
-        self._runs, self._hub, self._audit, self._entropy = runs, hub, audit, entropy
+        self._runs, self._drivers, self._audit, self._entropy = runs, drivers, audit, entropy
         self.allowed, self._most_secs = allowed, most_secs
         self._sessions: dict[str, _Session] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -69,13 +73,6 @@ class Debugging:
     def check(self, spec: RunSpec) -> None:
         """Check the debugging option of a run. Raises Refusal."""
         envs = [spec.env, *(role.env for role in spec.roles)]
-        driver = self._runs.drivers[self._runs.driver(spec.driver)]
-        if spec.roles and driver.capabilities.containers and debugging.of_envs(envs) is not None:
-            raise Refusal(
-                "badRequest",
-                "tasks in containers of their own cannot be debugged remotely yet, because no agent runs beside them;"
-                " submit without --debug, or as a plain run (without --image, --cpu and roles)",
-            )
         for env in envs:
             debugging.check(env, allowed=self.allowed, most_secs=self._most_secs)
 
@@ -88,11 +85,6 @@ class Debugging:
         for run, task in self._debugged(request.uid, request.compute_jid):
             by_agent.setdefault(task.agent_key, []).append((run, task.token))
         for key, tasks in by_agent.items():
-            if key.kind == AgentKind.CONTAINER:
-                notes.append(
-                    f"{tasks[0][1].jid}: tasks in containers of their own have no agent to reach their debuggers"
-                )
-                continue
             try:
                 found = await self._ask_stops(key, [token for _, token in tasks])
             except Refusal as e:
@@ -123,7 +115,7 @@ class Debugging:
             op_id=self._op(), token=task.token, name=stop.name, session=session
         )
         try:
-            await self._hub.ask(task.agent_key, message, ATTACH_SECS, DebuggerOutput)
+            await self._ask(task.agent_key, message, DebuggerOutput)
         except BaseException:
             await self._end(session)
             raise
@@ -144,9 +136,7 @@ class Debugging:
             close=request.close,
         )
         try:
-            answer = await self._hub.ask(
-                known.key, message, request.wait_secs + ANSWER_SECS, DebuggerOutput
-            )
+            answer = await self._ask(known.key, message, DebuggerOutput)
         except Refusal as e:
             if e.code == "conflict":
                 raise
@@ -178,12 +168,20 @@ class Debugging:
 
     async def _ask_stops(self, key: AgentKey, tokens: list[Token]) -> list[tuple[Token, Stop]]:
         message = ListStops(op_id=self._op(), tokens=tuple(tokens))
-        return list((await self._hub.ask(key, message, ANSWER_SECS, Stops)).found)
+        return list((await self._ask(key, message, Stops)).found)
+
+    async def _ask(
+        self, key: AgentKey, op: ListStops | AttachDebugger | DebuggerIo, kind: type[_T]
+    ) -> _T:
+        driver = self._drivers.get(key.driver)
+        if driver is None:
+            raise Refusal("agentUnavailable", f"driver {key.driver} is not configured")
+        answer = await driver.debug(key, op)
+        assert isinstance(answer, kind)
+        return answer
 
     async def _find(self, request: DebugAttach) -> tuple[Run, Task, Stop]:
         for run, task in self._debugged(request.uid, request.compute_jid):
-            if task.agent_key.kind == AgentKind.CONTAINER:
-                continue
             for token, stop in await self._ask_stops(task.agent_key, [task.token]):
                 if stop.id == request.id and token == task.token:
                     return run, task, stop

@@ -5,9 +5,11 @@ not start with an invalid pool.
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import cloudpickle
 import pytest
 from debugging_user import Debugger, waiting_stop
 from docker_hosts import BASE, UNIX_USERS, Host, Hosts, Sites
+from snakemake_workflow import END_SECS, Workflow, program
 from supervisor_process import (
     PYTHON_PATH,
     UID,
@@ -27,6 +30,14 @@ from supervisor_process import (
 )
 
 from jobscribe.client import Client, ClientError
+
+#: Its job tells its unix user, and the memory limit of its container.
+SNAKEFILE = """
+rule out:
+    output: "out"
+    resources: {}
+    shell: "id -u > {{output}}; cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes >> {{output}} 2>/dev/null || :"
+"""
 
 
 def cli(site: SupervisorProcess, *args: str, code: int = 0) -> str:
@@ -119,22 +130,45 @@ def test_a_plain_run_is_in_a_container_and_nothing_is_left(
 def test_a_breakpoint_in_a_container_without_a_network_is_reached(
     docker_site: SupervisorProcess,
 ) -> None:
-    """The image's Python runs the job, with a profile, too; the agent in the same container reaches
-    its socket.
+    """The image's Python runs the job, with a profile, too. A plain run is reached by the agent in
+    its container, a task with a container of its own by the driver.
     """
     text = "y = 6\nbreakpoint()\nfor _ in range(5): sum(range(10**6))\nprint('result', y)"
-    run = spec(["python3", "-c", text], env={"JOBSCRIBE_DEBUG": "breakpoint"}, profile="cpu")
-    docker_site.submit(run)
-    with Client.from_root(docker_site.root, uid=UID) as client:
-        debugger = Debugger(client, waiting_stop(client, jid_of(run)))
-        debugger.until("prompt")
-        debugger.type("y = 7")
-        debugger.type("c", "end")
-        assert docker_site.wait(run)["exit"]["code"] == 0
-        (profile,) = (f["name"] for f in client.files(jid_of(run)))
-        with client.open_file(jid_of(run), profile) as file:
+    env = {"JOBSCRIBE_DEBUG": "on-error"}
+    plain = spec(["python3", "-c", text], env=env, profile="cpu")
+    fails = ["python3", "-c", f"{text}\nraise ValueError('unlucky')"]
+    role = {"name": "solver", "command": fails, "image": BASE, "memoryMb": 64}
+    own = {**spec([]), "roles": [role], "env": env, "profile": "cpu"}
+    for run in (plain, own):
+        docker_site.submit(run)
+    with Client.from_root(docker_site.root, uid=UID, budget_secs=60.0) as client:
+        for run in (plain, own):
+            stop = waiting_stop(client, jid_of(run))
+            first = Debugger(client, stop)
+            first.until("prompt")
+            with pytest.raises(ClientError, match="another session is attached"):
+                client.debug_attach(jid_of(run), stop["id"])
+            if run is own:  # its session ends with the supervisor, and the process waits again
+                docker_site.stop(signal.SIGKILL)
+                docker_site.start()
+            else:
+                first.close()
+            debugger = Debugger(client, waiting_stop(client, jid_of(run)))
+            debugger.until("prompt")
+            debugger.type("y = 7")
+            if run is own:
+                assert (stop["role"], stop["host"]) == ("solver", "solver-0")
+                assert "ValueError: unlucky" in debugger.type("c")
+                assert debugger.type("p y") == "7\n"
+            debugger.type("c", "end")
+            debugger.close()
+            ended = docker_site.wait(run)
+            assert ended["exit"]["code"] == (run is own)
+            assert docker_site.output(run).body == b"result 7\n"
+            assert client.debug_list(jid_of(run)) == {"stops": [], "notes": []}
+        (profile,) = (f["name"] for f in client.files(jid_of(plain)))
+        with client.open_file(jid_of(plain), profile) as file:
             assert b"<module> (<string>:1) " in file.read()
-    assert docker_site.output(run).body == b"result 7\n"
 
 
 def test_tasks_in_containers_of_their_own_are_profiled(docker_site: SupervisorProcess) -> None:
@@ -166,14 +200,16 @@ def test_tasks_in_containers_of_their_own_are_profiled(docker_site: SupervisorPr
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")
 def test_warm_workers_run_in_containers(docker_site: SupervisorProcess) -> None:
     """One beside the user's agent, one in a container of its own. The agent stores its calls, and
-    reads its outcomes for any client of the user.
+    reads its outcomes for any client of the user. A call without a worker runs in both places, too.
     """
     packages = docker_site.root / "user" / UID / "packages"
     shutil.copytree(Path(cloudpickle.__file__).parent, packages / "cloudpickle")
     options = {"env": {"PYTHONPATH": str(packages)}}
     with Client.from_root(docker_site.root, uid=UID) as client:
         for task in ({}, {"task": {"image": BASE, "memory_mb": 64}}):
-            with client.executor(workers=1, resources={**options, **task}) as executor:
+            resources = {**options, **task}
+            alone = client.submit(os.getenv, "FUNCTION_CALL_FILE", "read", resources=resources)
+            with client.executor(workers=1, resources=resources) as executor:
                 calls = [executor.submit(pow, 2, n) for n in range(20)]
                 lost, user = executor.submit(os._exit, 3), executor.submit(os.getuid)
                 assert [call.result(100) for call in calls] == [2**n for n in range(20)]
@@ -184,5 +220,48 @@ def test_warm_workers_run_in_containers(docker_site: SupervisorProcess) -> None:
                 folders = list(run_dir.glob("**/calls"))
                 assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700]
                 assert folders[0].stat().st_uid == user.result()
+                assert alone.result(100) == "read"
                 with Client.from_root(docker_site.root, uid=UID) as other:
                     assert other.job(calls[7].jid).result(60, call=calls[7].call) == 128
+
+
+@pytest.mark.soak(
+    "tests/unit/plugins/test_snakemake_runs.py and tests/integration/test_snakemake.py"
+)
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the image has Python 3.11")
+def test_a_workflow_of_snakemake_runs_in_containers(
+    make_docker_site: Callable[..., SupervisorProcess],
+) -> None:
+    """Its user has the unix ids of the containers. The image gets Snakemake as volumes."""
+    snakemake = program()
+    tree = (Path(snakemake).parents[1] / "tree/jobscribe").resolve()
+    volumes = {
+        name: {"source": str(path), "target": str(path), "readOnly": True}
+        for name, path in (("tree", tree), ("snakemake", Path(snakemake).parents[1]))
+        if name == "tree" or tree not in path.parents
+    }
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:
+        Path(place).chmod(0o711)  # the user enters it, as on a site with `user_root`
+        site = make_docker_site(f"user_root={place}", pool={"hosts": ["a"], "volumes": volumes})
+        site.finished(shell("true"))  # makes the folder of the user
+        home = Path(place, UID)
+        owner = (home.stat().st_uid, home.stat().st_gid)
+        folder, token = home / "flow", home / "token"
+        folder.mkdir()
+        token.touch(0o600)
+        made = site.post("token-create", uid=UID, name="t", scopes=["read", "control"])
+        token.write_text(made["secret"])
+        for path in (folder, token):
+            os.chown(path, *owner)
+        connection = ("--jobscribe-url", site.url, "--jobscribe-token-file", str(token))
+        workflow = Workflow(snakemake, connection, folder, owner)
+        images = ("--jobscribe-driver", "docker", "--jobscribe-image", BASE)
+        try:
+            resources = f"mem_mb=300, runtime=5, jobscribe_volumes='{','.join(volumes)}'"
+            ended = workflow.start(SNAKEFILE.format(resources), *images, USER="flow")
+            assert ended.wait(END_SECS) == 0, workflow.text()
+        finally:
+            workflow.end()
+        pid, memory = (folder / "out").read_text().split()
+        assert (pid, int(memory)) == (str(owner[0]), 300 << 20)
+        site.stop()

@@ -42,12 +42,13 @@ def divide(a: float, b: float) -> float:
     return a / b
 
 
-def visible(_: bytes) -> str:
-    """Return what others see of the arguments."""
-    words = Path("/proc/self/cmdline").read_text().split("\0")
-    long = sum(len(w) > 15_000 for w in words)
-    inherited = "" if "FUNCTION_CALL" in os.environ else "not "
-    return f"function-call {inherited}in variables, {long} long words"
+def visible(_: bytes) -> tuple[int, int, list[str]]:
+    """Return what others, and child processes, see of arguments of 20 kB."""
+    words = [Path(f"/proc/self/{n}").read_bytes().split(b"\0") for n in ("cmdline", "environ")]
+    inherited = [name for name in os.environ if name.startswith("FUNCTION_CALL")]
+    files = Path(os.environ["JOBSCRIBE_RUN_DIR"]).glob(".jobscribe/latest/function-call*")
+    long = [sum(len(word) > 15_000 for word in each) for each in words]
+    return long[0], long[1], [*inherited, *map(str, files)]
 
 
 def odd() -> None:
@@ -98,9 +99,10 @@ def test_functions_return_raise_are_canceled_and_survive_restarts(
             assert list(executor.map(divide, (8, 6, 4), (2, 2, 2), chunksize=2)) == [4, 3, 2]
             assert len(set(executor.map(process, range(3), chunksize=3))) == 1
             futures = [executor.submit(pow, 2, n) for n in range(2)]
-            futures.append(executor.submit(visible, os.urandom(20_000)))
+            seen = executor.submit(visible, os.urandom(20_000))
             done = {f.result() for f in concurrent.futures.as_completed(futures, timeout=20)}
-            assert done == {1, 2, "function-call not in variables, 0 long words"}
+            assert done == {1, 2}
+            assert seen.result(20) == (0, 0, []), "command line, environment, what is left"
             with pytest.raises(ZeroDivisionError):
                 list(executor.map(divide, (1, 1), (1, 0), chunksize=2))
 

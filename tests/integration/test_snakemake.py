@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from supervisor_process import UID, SupervisorProcess, until
+from snakemake_workflow import END_SECS, Workflow, program
+from supervisor_process import SupervisorProcess, until
 
-import jobscribe
 from jobscribe.client import Client
-
-SCRIPT = Path(jobscribe.__file__).parent / "etc/engines/snakemake.sh"
-END_SECS = 90.0
 
 #: `long` waits for the file go, so that a test can end the workflow meanwhile.
 KILLED = """
@@ -59,65 +56,11 @@ rule other:
 """
 
 
-@pytest.fixture(scope="module")
-def snakemake() -> str:
-    done = subprocess.run([SCRIPT, "where"], capture_output=True, text=True, timeout=60)
-    if done.returncode:
-        pytest.skip(done.stderr.strip())
-    return str(Path(done.stdout.strip()).parent / "snakemake")
-
-
-class Workflow:
-    """A workflow in a folder of its own, with the supervisor of `site`."""
-
-    def __init__(self, program: str, site: SupervisorProcess, folder: Path) -> None:
-        self._program, self._site, self.folder = program, site, folder
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self, text: str, *options: str, **env: str) -> "subprocess.Popen[bytes]":
-        """Start Snakemake; its output is in `said`."""
-        (self.folder / "Snakefile").write_text(text)
-        with self.said.open("wb") as out:
-            process = subprocess.Popen(
-                [
-                    *(self._program, "--executor", "jobscribe", "--jobs", "8"),
-                    *("--jobscribe-root", str(self._site.root), "--nocolor"),
-                    *("--seconds-between-status-checks", "1", *options),
-                ],
-                cwd=self.folder,
-                env={
-                    **{k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")},
-                    "XDG_CACHE_HOME": str(self.folder / "cache"),
-                    **env,
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-        self.processes.append(process)
-        return process
-
-    @property
-    def said(self) -> Path:
-        return self.folder / "said"
-
-    def text(self) -> str:
-        return self.said.read_text()
-
-    def starts(self) -> list[str]:
-        """Return the names of the jobs that started, once for each start."""
-        file = self.folder / "starts"
-        return sorted(file.read_text().split()) if file.exists() else []
-
-
 @pytest.fixture
-def workflow(snakemake: str, site: SupervisorProcess, tmp_path: Path) -> Iterator[Workflow]:
-    found = Workflow(snakemake, site, tmp_path)
+def workflow(site: SupervisorProcess, tmp_path: Path) -> Iterator[Workflow]:
+    found = Workflow(program(), site, tmp_path)
     yield found
-    for process in found.processes:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+    found.end()
 
 
 def test_a_killed_workflow_finds_its_run_again_and_reports_a_failure(

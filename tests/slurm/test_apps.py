@@ -10,17 +10,26 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from login_nodes import Users
 from slurm_cluster import Slurm
 from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site
+from snakemake_workflow import Workflow, program
 from supervisor_process import jid_of, until
 
 from jobscribe.client import Client, ClientError
 
 OWN, LAB = {"cluster": "own", "memoryMb": 100}, {"cluster": "lab", "memoryMb": 50}
+SNAKEFILE = """
+rule out:
+    output: "out"
+    threads: 2
+    resources: mem_mb=400, runtime=5, jobscribe_cluster="own"
+    shell: "echo $SLURMD_NODENAME {threads} $SLURM_MEM_PER_NODE $SLURM_CPUS_PER_TASK > {output}"
+"""
 #: Age at which runs are purged, and interval of the purge (seconds).
 PURGE = ("purge.after_secs=1", "purge.every_secs=0.5")
 
@@ -245,9 +254,12 @@ def test_an_app_that_is_not_on_the_cluster_is_told_by_its_name(observed: SlurmSu
 
 
 def test_warm_workers_run_on_nodes_without_shared_files(observed: SlurmSupervisor) -> None:
-    """The cluster's agent stores calls, and reads outcomes for any client of the user."""
+    """The cluster's agent stores calls, and reads outcomes for any client of the user. So it does for
+    a call with a job of its own.
+    """
     options = {"driver": "sbatch", "batch": OWN}
     with Client.from_root(observed.site.root, uid=ALICE) as client:
+        alone = client.submit(os.getenv, "FUNCTION_CALL_FILE", "read", resources=options)
         with client.executor(workers=1, resources=options) as executor:
             calls = [executor.submit(pow, 2, n) for n in range(20)]
             lost, node = executor.submit(os._exit, 3), executor.submit(os.getenv, "SLURMD_NODENAME")
@@ -255,5 +267,21 @@ def test_warm_workers_run_on_nodes_without_shared_files(observed: SlurmSuperviso
             with pytest.raises(ClientError, match="exit code 3"):
                 lost.result(SECS)
             assert node.result(SECS)
+        assert alone.result(SECS) == "read"
         with Client.from_root(observed.site.root, uid=ALICE) as other:
             assert other.job(calls[7].jid).result(SECS, call=calls[7].call) == 128
+
+
+@pytest.mark.soak(
+    "tests/unit/plugins/test_snakemake_runs.py and tests/integration/test_snakemake.py"
+)
+def test_a_workflow_of_snakemake_runs_on_nodes(observed: SlurmSupervisor, tmp_path: Path) -> None:
+    """Its resources are those of the Slurm job."""
+    workflow = Workflow(program(), observed.site, tmp_path)
+    try:
+        ended = workflow.start(SNAKEFILE, "--jobscribe-driver", "sbatch")
+        assert ended.wait(SECS) == 0, workflow.text()
+    finally:
+        workflow.end()
+    node, *limits = (tmp_path / "out").read_text().split()
+    assert node in observed.slurm.nodes and limits == ["2", "400", "2"]

@@ -139,6 +139,22 @@ def it_crashes_with_a_core(stage: ConcurrentRuns) -> None:
 
 
 @play
+def it_crashes_on_its_second_node(stage: ConcurrentRuns) -> None:
+    """Each node records where its kernel puts core files; the core of the second one is found."""
+    text = "srun sh -c '[ \"$SLURM_PROCID\" = 0 ] || kill -SEGV $$'"
+    batch = {"nodes": 2, "tasks": 2, "tasksPerNode": 1}
+    run = submitted(stage, {**stage.run(text, batch=batch), "coreBytes": 1 << 24})
+    target = core_pattern.parse(Path(core_pattern.PATTERN).read_text(), False)
+    words = ("core file core.", "jobscribe core stack") if target.kind == "file" else ("no core",)
+    ended(stage, run, "crash", "likely", "SIGSEGV", *words)
+    with client_of(stage.site, run["uid"]) as client:
+        (task,) = client.tasks(jid_of(run))["tasks"]
+    markers = Path(task["evidence"]).glob("core-pattern.*")
+    nodes = sorted(path.name.removeprefix("core-pattern.") for path in markers)
+    assert nodes == [*stage.slurm.nodes[:2]], nodes
+
+
+@play
 def python_raises(stage: ConcurrentRuns) -> None:
     run = submitted(
         stage,

@@ -60,7 +60,9 @@ def test_the_tabs_of_a_job(ann: PagesUser, site: SupervisorProcess, tmp_path: Pa
     names = {"env": {"STEPS": "5"}, "simName": "train", "timeLimitSecs": 60, "profile": "cpu"}
     run = spec(["python3", "-c", PROGRAM], ann.uid, **names)
     site.submit(run)
-    stopped = spec(["python3", "-c", STOP], ann.uid, env={"JOBSCRIBE_DEBUG": "breakpoint"})
+    rank = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    env = {"JOBSCRIBE_DEBUG": "breakpoint", **rank}
+    stopped = spec(["python3", "-c", STOP], ann.uid, env=env)
     site.submit(stopped)
     job = f"/jobs/{jid_of(run)}"
     ann.expected.append("/page-data/run-files")  # the run may not have its directory yet
@@ -69,6 +71,8 @@ def test_the_tabs_of_a_job(ann: PagesUser, site: SupervisorProcess, tmp_path: Pa
     ann.open(f"/jobs/{jid_of(stopped)}?tab=debug")
     stop = ann.until(".stop", r"<string>:2 here")
     assert "jobscribe debug attach " in stop and "continues by itself in" in stop
+    assert "main/0, rank 0, process" in stop
+    ann.until(".job-head .debugging", "^Remote debugging is on: ")
     site.cancel(stopped)
 
     # usage over time, with the keyboard and as a file

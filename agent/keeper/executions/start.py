@@ -17,6 +17,7 @@ import signal
 import stat
 import time
 
+from ....protocol.launch import function_call
 from ....runtime import failpoints, processes
 from ....runtime.execution.folder import (
     INPUT,
@@ -165,6 +166,8 @@ class Launcher:
             write(f"{e.folder}/{INPUT}", order.input.encode())
             write(f"{e.folder}/{REPORT}", b"")  # so that it can be watched from the start
             failpoints.reached("keeper.given")
+        if (call := order.env.get(function_call.VARIABLE)) is not None:
+            write(f"{e.folder}/{function_call.FILE}", _bytes(call))
         e.lock_fd = _lock(f"{e.folder}/{SCRIPT}")
         assert e.run_dir is not None
         _make_run_dir(e.run_dir)
@@ -300,7 +303,8 @@ def _program(e: Execution, order: StartOrder, base: Environment) -> Program:
     process can get.
     """
     arguments = [_bytes(word) for word in order.command]
-    own = {_bytes(name): _bytes(value) for name, value in order.env.items()}
+    variables = function_call.with_path(order.env, e.folder)
+    own = {_bytes(name): _bytes(value) for name, value in variables.items()}
     environment = {b"PWD": _bytes(order.run_dir)} | base.variables | own | e.environment_mark()
     if any(b"\0" in text for text in (*arguments, *environment, *environment.values())):
         raise ValueError("the command or its environment contains a NUL character")

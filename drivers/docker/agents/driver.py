@@ -55,7 +55,7 @@ UNIX_USERS = "unix-users.json"
 STARTS_AT_ONCE = 4
 
 
-#: Returns a task with its profile, and the files for it by path below its evidence.
+#: Returns a task with its debugger and profile, and the files for them by path below its evidence.
 Staged = Callable[[Token, TaskSpec, str], tuple[TaskSpec, Mapping[str, bytes]]]
 
 
@@ -104,8 +104,8 @@ class DockerDriver:
     ) -> None:
         """address: returns the content of the supervisor's agents.json. Raises
         Refusal("badConfig"). logins: returns a user's credentials by registry, None if they are lost.
-        staged: returns a task in a container of its own with its profile, and the files for it below
-        the evidence.
+        staged: returns a task in a container of its own with debugger and profile, and the files for
+        them below the evidence.
         """
         self.logins, self.staged = logins, staged
         self.pool, self.root, self.user_root, self.deployment, self.log = (

@@ -179,7 +179,7 @@ def task_container(
         "Image": image,
         "Entrypoint": ["/bin/sh"],
         "Cmd": [f"{evidence}/wrapper.sh"],
-        "Env": [f"HOME={user_dir}"],
+        "Env": _login(user, user_dir),
         "WorkingDir": "/",
         "Hostname": alias,
         "Labels": dict(labels),
@@ -195,6 +195,14 @@ def task_container(
         address = {"IPAMConfig": {"IPv4Address": box.address}} if box.address is not None else {}
         config["NetworkingConfig"] = {"EndpointsConfig": {network: {**address, "Aliases": [alias]}}}
     return Creation(name=name, config=config)
+
+
+def _login(user: User, home: str) -> list[str]:
+    """Return the variables of a login. Many programs ask for the user's name, and fail without these
+    variables if the image does not know the user.
+    """
+    name = "root" if user[0] == 0 else str(user[0])
+    return [f"HOME={home}", f"USER={name}", f"LOGNAME={name}"]
 
 
 def shell_container(

@@ -16,6 +16,10 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import AgentKey, OpId, Token
 from ....protocol.jobs.exit_info import ExitInfo
 from ....protocol.wire.messages import (
+    AttachDebugger,
+    DebuggerIo,
+    DebuggerOutput,
+    ListStops,
     OpenShell,
     PortsProbed,
     RunStatusUpdate,
@@ -23,6 +27,7 @@ from ....protocol.wire.messages import (
     ShellIo,
     ShellOutput,
     SlotUse,
+    Stops,
     TaskRun,
     TaskSpec,
     ToSupervisor,
@@ -34,6 +39,7 @@ from ...contracts import Found, FoundState, Handle
 from ..agents.driver import DockerDriver
 from ..containers import names
 from ..host.engine import EngineError, HostEngine
+from .debuggers import ContainerDebuggers
 from .ledger import ContainerLedger
 from .networks import GangNetworks
 from .observer import ContainerObserver
@@ -70,6 +76,7 @@ class ContainerTaskController:
         self._stopper = ContainerStopper(driver, self._observe, self._starter.bar_start)
         self._recovery = Recovery(driver)
         self._shells = ContainerShells(driver, log)
+        self._debuggers = ContainerDebuggers(driver, log)
         self._poll_loop = TaskPollLoop(
             driver,
             log,
@@ -145,6 +152,11 @@ class ContainerTaskController:
     async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
         return await self._shells.answer(place, op)
 
+    async def debug(
+        self, place: AgentKey, op: ListStops | AttachDebugger | DebuggerIo
+    ) -> Stops | DebuggerOutput:
+        return await self._debuggers.answer(place, op)
+
     # ---- PlaceProvider of the driver
 
     async def open(self, key: AgentKey) -> Handle:
@@ -193,7 +205,7 @@ class ContainerTaskController:
 
     async def close(self) -> None:
         """Stop the driver. Tasks continue."""
-        await self._shells.close()
+        await asyncio.gather(self._shells.close(), self._debuggers.close())
         self._poll_loop.close()
         for work in list(self._background):
             work.cancel()

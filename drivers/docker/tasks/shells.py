@@ -25,7 +25,7 @@ from ..agents.driver import DockerDriver
 from ..containers import names, specifications
 from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
-from .exec_terminal import Attachment, ExecTerminal
+from ..host.exec_terminal import Attachment, ExecTerminal
 from .ledger import ContainerLedger
 from .ssh_entry import ssh_command
 

@@ -230,7 +230,7 @@ class TaskStarter:
         users.make_owned_folder(user_dir, uid)
         if spec.run_dir.startswith(f"{user_dir}/"):
             make_folders_below(user_dir, spec.run_dir, own)
-        spec = self._with_profile(task, spec, own)
+        spec = self._with_modules(task, spec, own)
         texts = {
             SCRIPT: script(task.token, spec, {}, task.folder, shared=lines),
             WRAPPER: init_script(
@@ -257,14 +257,17 @@ class TaskStarter:
             users.chown(f"{task.folder}/{name}", uid)
         users.chown(task.folder, uid)  # last, so that the user cannot interfere before
 
-    def _with_profile(self, task: TaskState, spec: TaskSpec, own: tuple[int, int]) -> TaskSpec:
-        """Return the task with its profile, if its run has one: the processes record themselves."""
+    def _with_modules(self, task: TaskState, spec: TaskSpec, own: tuple[int, int]) -> TaskSpec:
+        """Return the task with remote debugging and its profile, if its run has them: the processes
+        load modules from the evidence.
+        """
+        profiled = profiling.option(spec.profile) is not None
         spec, modules = self._driver.staged(task.token, spec, task.folder)
         for path, content in modules.items():
             folder, _, name = path.rpartition("/")
             make_folders_below(task.folder, f"{task.folder}/{folder}", own)
             replace_file(f"{task.folder}/{folder}", name, content)
-        if modules:  # for retention
+        if profiled:  # for retention
             replace_file(task.folder, profiling.MARKER, b"")
         return spec
 

@@ -14,6 +14,8 @@ import pytest
 import jobscribe
 from jobscribe.client import ClientError
 from jobscribe.client.api.replies import GroupRun, GroupState, RunState
+from jobscribe.client.api.run_specs import command_spec
+from jobscribe.protocol.clusters.batch import BatchRequest
 
 PACKAGE = Path(jobscribe.__file__).parent / "etc/snakemake/snakemake_executor_plugin_jobscribe"
 UID = "UserOne1"
@@ -93,6 +95,14 @@ def test_on_a_cluster_resources_become_a_batch_request(plugin: Plugin) -> None:
         "memory_mb": 500,
         "gpus": 2,
     }
+    more = {"qos": "q", "constraint": "cpu", "nodes": 2, "tasks": 4, "jobscribe_cluster": "lab"}
+    options = plugin.options.run_options({**resources, **more}, 8, "sbatch", None)
+    spec = command_spec("aaaaaaaa", "bbbbbbbb", ["/bin/sh", "job.sh"], options)
+    asked = spec.batch
+    assert isinstance(asked, BatchRequest) and (asked.memory_mb, asked.gpus) == (500, 2)
+    assert (asked.qos, asked.nodes, asked.tasks, asked.cluster) == ("q", 2, 4, "lab")
+    with pytest.raises(ClientError, match="batch has no option 'memroy_mb'; did you mean"):
+        command_spec("aaaaaaaa", "bbbbbbbb", ["true"], {"batch": {"memroy_mb": 1}})
 
 
 @pytest.mark.parametrize(

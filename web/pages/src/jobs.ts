@@ -53,6 +53,8 @@ export interface Status {
   parallelStatus?: Progress | null;
   why?: Why | null;
   tags?: string[];
+  /** The warning of a job with remote debugging. */
+  debugging?: string | null;
 }
 
 export interface ProgressEvent {

@@ -85,11 +85,17 @@ def made(
     cluster: Cluster = LAB,
     folder: str = "/e/x",
     secs: float | None = 600.0,
+    core_bytes: int = 0,
 ) -> str:
     step = Step(token=token(), folder=folder)
     return batch_script(
         Submission(
-            steps=(step,), request=wishes, cluster=cluster, deployment="lab", time_limit_secs=secs
+            steps=(step,),
+            request=wishes,
+            cluster=cluster,
+            deployment="lab",
+            time_limit_secs=secs,
+            core_bytes=core_bytes,
         )
     )
 
@@ -472,6 +478,29 @@ def test_setup_that_closes_quotes_breaks_out_of_nothing(batch_site: Ground) -> N
         and not list(batch_site.folder.rglob("PWNED"))
         and not Path("/PWNED").exists()
     )
+
+
+def test_with_core_files_each_node_of_several_records_its_pattern(
+    batch_site: Ground, tmp_path: Path
+) -> None:
+    """Before the command, so that it is known however the run ends. A step that fails is no failure."""
+    batch_site.command(
+        "srun",
+        f'echo "$@" | head -n1 >>{tmp_path}/srun.log\nwhile [ "$1" != /bin/sh ]; do shift; done\n'
+        'for SLURMD_NODENAME in n1 n2; do export SLURMD_NODENAME; "$@"; done; exit 1',
+    )
+    path = batch_site.put("exit 3")
+    for nodes, cores in (("1", 1 << 20), ("2", 0), ("2", 1 << 20)):
+        path.write_text(made(folder=str(batch_site.folder), core_bytes=cores))
+        (batch_site.folder / STARTED).unlink(missing_ok=True)
+        ran = batch_site.run(path, SLURM_JOB_NUM_NODES=nodes)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", "")
+    (asked,) = (tmp_path / "srun.log").read_text().splitlines()
+    assert "--nodes=2 --ntasks=2 --ntasks-per-node=1" in asked
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text()
+    for node in ("n1", "n2"):
+        size, _, _, *rest = batch_site.said(f"core-pattern.{node}").split("\n")
+        assert (size, "\n".join(rest)) == ("1048576", pattern)
 
 
 def test_a_signal_before_the_time_limit_reaches_the_command_and_the_script_waits_for_it(

@@ -9,7 +9,7 @@ import pytest
 
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.functions import calls, runner
-from jobscribe.schema.jobs import withheld
+from jobscribe.protocol.launch import function_call
 
 LOCK = threading.Lock()
 
@@ -34,7 +34,8 @@ def test_small_arguments_are_in_a_variable_and_others_in_a_file() -> None:
     assert calls.payload_of([*line, call], {}) == ("inline", small.data), "of an earlier client"
     assert calls.command(large, "a.bin", ["p"])[-2:] == ["file", "a.bin"]
     assert calls.with_call({"queue": "q"}, large) == {"queue": "q"}
-    assert withheld.CALL_VARIABLE == runner.CALL
+    names = (function_call.VARIABLE, function_call.PATH_VARIABLE)
+    assert names == (runner.CALL, runner.CALL_FILE)
 
 
 def test_the_largest_inline_call_fits_into_a_variable() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobscribe.drivers.docker.tasks.exec_frames import OutputFrames
+from jobscribe.drivers.docker.host.exec_frames import OutputFrames
 
 _FRAMES = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=8)
 

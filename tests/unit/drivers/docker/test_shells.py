@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jobscribe.drivers.docker.tasks import exec_terminal
-from jobscribe.drivers.docker.tasks.exec_terminal import HEAD_BYTES, ExecTerminal
+from jobscribe.drivers.docker.host import exec_terminal
+from jobscribe.drivers.docker.host.exec_terminal import HEAD_BYTES, ExecTerminal
 from jobscribe.drivers.docker.tasks.shells import ContainerShells, _ShellContainer
 from jobscribe.protocol.ids import Token
 from jobscribe.runtime.shells.session import OUTPUT_LIMIT, ShellSession

@@ -177,7 +177,7 @@ def test_a_tasks_container() -> None:
         "Image": "sha256:2",
         "Entrypoint": ["/bin/sh"],
         "Cmd": [f"{EVIDENCE}/wrapper.sh"],
-        "Env": ["HOME=/srv/js/user/User0001"],
+        "Env": ["HOME=/srv/js/user/User0001", "USER=100007", "LOGNAME=100007"],
         "WorkingDir": "/",
         "Hostname": "my-worker-7",
         "User": "100007:100007",

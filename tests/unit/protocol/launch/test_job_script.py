@@ -49,12 +49,15 @@ class Ran:
         evidence: Path,
         *command: str,
         env: Mapping[str, str] = PATH,
+        own: Mapping[str, str] = {},
         **spec: object,
     ) -> None:
         for old in evidence.iterdir():
             old.unlink()
         run_dir = str(spec.pop("run_dir", evidence.parent / "run"))
-        text = script(TOKEN, TaskSpec(command=command, run_dir=run_dir, **spec), env, evidence)  # type: ignore[arg-type]
+        text = script(
+            TOKEN, TaskSpec(command=command, run_dir=run_dir, env=dict(own), **spec), env, evidence
+        )  # type: ignore[arg-type]
         (evidence / "script.sh").write_bytes(text.encode("utf-8", "surrogateescape"))
         files = {1: evidence / "out", 2: evidence / "signal", 3: evidence / "err"}
         pid = os.posix_spawnp(
@@ -219,6 +222,16 @@ def test_no_process_but_the_shell_and_the_command(shell: list[str], evidence: Pa
         and "`" not in text
         and "|" not in text.replace("||", "")
     )
+
+
+def test_the_call_of_a_function_is_in_a_file_and_in_no_environment(
+    shell: list[str], evidence: Path
+) -> None:
+    call = "e" * 120_000  # a variable of a process may have 128 KiB with its name
+    text = 'stat -c %a "$FUNCTION_CALL_FILE"; env | grep -c eeee; umask'
+    ran = Ran(shell, evidence, "sh", "-c", text, own={"FUNCTION_CALL": call})
+    assert ran.out == b"600\n0\n0077\n"
+    assert (evidence / "function-call").read_text() == call
 
 
 def test_the_wrap_goes_in_front(shell: list[str], evidence: Path) -> None:

@@ -13,8 +13,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobscribe.protocol.jobs.core_report import SENTENCES, CoreReport, CoreState, Frame
-from jobscribe.runtime.cores import core_folder, core_pattern, elf_core, report_file, search
+from jobscribe.protocol.jobs.core_report import (
+    NODE_SENTENCES,
+    SENTENCES,
+    CoreReport,
+    CoreState,
+    Frame,
+    NodeState,
+)
+from jobscribe.protocol.jobs.exit_info import ExitInfo
+from jobscribe.runtime.cores import core_folder, core_pattern, elf_core, marker, report_file, search
 from jobscribe.runtime.cores.collector import Request, collect
 
 
@@ -266,6 +274,41 @@ def test_the_host_in_a_name_is_that_where_the_job_ran(tmp_path: Path) -> None:
     assert report is not None and report["state"] == "kept"
 
 
+def test_each_node_of_several_has_its_own_pattern(tmp_path: Path) -> None:
+    """Cores are found where any of them puts its own. A node that gives none is named."""
+    wanted = request(tmp_path)
+    markers = {
+        "core-pattern": ("unlimited", "0", "core.%p"),
+        "core-pattern.n1": ("unlimited", "0", "core.%p"),
+        "core-pattern.n2": ("unlimited", "0", "dump-%e-%p"),
+        "core-pattern.n3": ("unlimited", "0", "|/usr/share/apport/apport %p"),
+        "core-pattern.n4": ("0", "0", "core.%p"),
+        "core-pattern.n5": ("unlimited", "1", "/var/crash/core"),
+        "core-pattern.n6": ("unlimited", "0", "|/usr/share/apport/apport %p"),
+        "core-pattern.n/7": ("unlimited", "0", ""),
+        "core-pattern.n8": ("unlimited",),
+    }
+    for name, lines in markers.items():
+        text = "".join(f"{line}\n" for line in (str(1 << 20), *lines))
+        (tmp_path / "evidence" / name.replace("/", "%")).write_text(text)
+    (tmp_path / "run" / "dump-solver-4712").write_bytes(core(4712))
+    exit_ = ExitInfo(code=139, source="script", started_at=time.time())
+    report = marker.report_of(str(tmp_path / "evidence"), wanted.run_dir, exit_, frames=False)
+    assert isinstance(report, CoreReport) and report.state == "kept"
+    assert [file.name for file in report.files] == ["core.4712"]
+    _, *said = report.sentences()
+    assert said == [
+        "the kernel of n3, n6 gives core files to /usr/share/apport/apport, which does not give them back",
+        "processes on n4 write no core files: their hard limit is 0 there (ulimit -Hc)",
+        "the kernel of n5 puts core files outside of the run directory: /var/crash/core",
+    ]
+    (tmp_path / "evidence" / "core-pattern").write_text("1\n0\n0\ncore\n")
+    (tmp_path / "evidence" / "cores" / "core.4712").unlink()
+    report = marker.report_of(str(tmp_path / "evidence"), wanted.run_dir, exit_, frames=False)
+    assert isinstance(report, CoreReport) and report.state == "hardLimit"
+    assert [n.names for n in report.nodes] == ["n3, n6", "n5"], "n4 is as its first node"
+
+
 @pytest.mark.process
 def test_systemd_is_asked_until_it_has_stored_the_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -327,6 +370,8 @@ def test_a_report_that_a_job_wrote_never_makes_its_end_invalid(
 def test_each_state_has_a_sentence() -> None:
     states = CoreState.__args__  # type: ignore[attr-defined]
     assert set(states) == {*SENTENCES, "kept"} == set(report_file.STATES)
+    of_nodes = NodeState.__args__  # type: ignore[attr-defined]
+    assert set(of_nodes) == {*NODE_SENTENCES} == set(report_file.NODE_STATES)
     for state in SENTENCES:
         (line,) = CoreReport(state=state, detail="D", limit=5).sentences()  # type: ignore[arg-type]
         assert "{" not in line and line[0].islower()
@@ -343,6 +388,10 @@ def test_the_place_of_a_crash_names_the_native_frame_and_its_caller() -> None:
     said = "crashed in extension.c:12 crash_here, called from x.py:7 in main"
     assert CoreReport(state="kept", frames=(python, native)).crash() == said
     assert CoreReport(state="kept", frames=(python,)).crash() == "crashed in x.py:7 main"
+    unknown = (native, frame("native", "??", "", 0))
+    assert (
+        CoreReport(state="kept", frames=unknown).crash() == "crashed in extension.c:12 crash_here"
+    )
     assert CoreReport(state="kept").crash() is None
     nameless = frame("native", "???", "libffi.so.8", 0)
     assert CoreReport(state="kept", frames=(nameless,)).crash() == "crashed in libffi.so.8"

@@ -32,6 +32,8 @@ interface Stop {
   error?: string;
   until: number;
   attached: boolean;
+  /** Of a process of a parallel program. */
+  rank?: number;
 }
 
 interface StopsReply {
@@ -96,7 +98,8 @@ function Stops({ jid }: { jid: string }): JSX.Element {
             {stop.error && `: ${stop.error}`}
           </p>
           <p class="soft">
-            {stop.role}/{stop.index}, process {stop.pid} on {stop.host},{" "}
+            {stop.role}/{stop.index}
+            {stop.rank !== undefined && `, rank ${stop.rank}`}, process {stop.pid} on {stop.host},{" "}
             {stop.attached
               ? "a debugger is attached"
               : `continues by itself in ${duration(Math.max(0, stop.until - now.value))}`}

@@ -32,6 +32,7 @@ export function JobHead(props: {
         <StateBadge state={status.state} />
         <Actions {...props} />
       </div>
+      {status.debugging && <p class="debugging">{sentence(status.debugging)}</p>}
       {row?.name && row.command && <code class="command">{plainCommand(row.command)}</code>}
       <Facts jid={jid} status={status} row={row} onChanged={props.onChanged} />
     </header>

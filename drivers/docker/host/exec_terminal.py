@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....runtime.shells.session import ShellExit, ShellSession
-from ..host.engine import EngineError, HostEngine
-from ..host.errors import FOREIGN
+from .engine import EngineError, HostEngine
+from .errors import FOREIGN
 from .exec_frames import OutputFrames
 
 #: Bytes of one read of output, and of input that the container has not taken yet.
