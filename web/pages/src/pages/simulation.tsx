@@ -314,19 +314,9 @@ function Said(props: {
   if (!isRun) return null;
   const line = sentenceOf(status);
   const { signIn } = status;
-  const explains =
-    ["error", "canceled"].includes(status.state) || (status.state === "pending" && why);
+  // the button comes first, so that it does not move when the explanation arrives
   return (
     <>
-      {explains ? (
-        <WhyCard why={withOwnReason(status, why)} status={status as unknown as Status} />
-      ) : (
-        line && (
-          <p class="card note" role="status">
-            {line}
-          </p>
-        )
-      )}
       {signIn && isActive(status.state) && (
         <div class="buttons">
           <button
@@ -337,6 +327,16 @@ function Said(props: {
             Sign in to {signIn.cluster ?? "the cluster"}
           </button>
         </div>
+      )}
+      {["error", "canceled"].includes(status.state) ||
+      (status.state === "pending" && (why || status.jobStatusMessage)) ? (
+        <WhyCard why={withOwnReason(status, why)} status={status as unknown as Status} />
+      ) : (
+        line && (
+          <p class="card note" role="status">
+            {line}
+          </p>
+        )
       )}
       {status.alert && (
         <p class="card note warning" role="status">
