@@ -272,8 +272,12 @@ def _sum(steps: list[Used], job: Used) -> Used:
     user = [s.user_secs for s in steps if s.user_secs is not None]
     system = [s.system_secs for s in steps if s.system_secs is not None]
     peaks = [s.peak_bytes for s in (*steps, job) if s.peak_bytes is not None]
-    both = (sum(user), sum(system)) if user and system else (job.user_secs, job.system_secs)
-    return Used(*(both if any(both) else (None, None)), max(peaks, default=None))
+    in_user, in_system = job.user_secs, job.system_secs
+    if user and system:
+        in_user, in_system = sum(user), sum(system)
+    if not in_user and not in_system:
+        in_user = in_system = None
+    return Used(in_user, in_system, max(peaks, default=None))
 
 
 def _newest(starts: list[Account]) -> int:
