@@ -93,6 +93,11 @@ class ChromiumUser:
     def sees(self, selector: str) -> bool:
         return self.page.locator(selector).is_visible()
 
+    def chosen(self, label: str) -> str:
+        """Return the chosen option of a field. Firefox does not count options as visible text."""
+        found: str = self.page.get_by_label(label).evaluate("e => e.selectedOptions[0].text")
+        return found
+
     def until(self, selector: str, pattern: str, secs: float = SECS) -> str:
         """Wait until this element is visible and matches the pattern. Return its text."""
 

@@ -20,7 +20,7 @@ import { link, useLive } from "../live.ts";
 import { ClusterSignIn } from "../parts/cluster_sign_in.tsx";
 import { Frame } from "../parts/frame.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
-import { Frames, Result } from "../parts/results.tsx";
+import { Frames, NoFrames, Result } from "../parts/results.tsx";
 import { SimulationHead } from "../parts/simulation_head.tsx";
 import { Panels } from "../parts/simulation_panels.tsx";
 import { ValuesForm } from "../parts/simulation_values.tsx";
@@ -375,7 +375,8 @@ function Results(props: {
   }
   if (model.kind === "sequential") return <Result status={status} model={model} />;
   const { computeJobHash: hash, computeJobSerial: serial } = status;
-  if (!hash || !status.frameCount) return null;
+  if (!hash || !status.frameCount)
+    return status.state === "running" ? <NoFrames model={model} /> : null;
   return (
     <Frames
       run={{ ...run, hash, serial }}
