@@ -173,11 +173,7 @@ function UsageTable(props: {
   rows: { key: string; name: JSX.Element | string; row: UsageRow }[];
 }): JSX.Element {
   return (
-    <Table
-      label={props.label}
-      class="flat usage"
-      heads={[props.head, ...MEASURES.map(({ label }) => label)]}
-    >
+    <Table label={props.label} heads={[props.head, ...MEASURES.map(({ label }) => label)]}>
       {props.rows.map(({ key, name, row }) => (
         <tr key={key}>
           <th scope="row">{name}</th>
