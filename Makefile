@@ -105,7 +105,7 @@ check: venv
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint pure
 
 # The tests of pages in Debian's Firefox instead of Chromium: some minutes, most of them for its starts.
-firefox = $(addprefix tests/web/test_page_,jobs.py submit.py operations.py apps.py apps_shown.py)
+firefox = $(addprefix tests/web/test_page_,jobs.py job_parts.py submit.py account.py operations.py clusters.py apps.py apps_shown.py)
 test-firefox: venv
 	@etc/engines/command.sh firefox-esr
 	BROWSER=firefox $(python) -m pytest $(firefox) $(PYTEST_ARGS)

@@ -28,6 +28,7 @@ from ...runtime.execution.folder import (
 )
 from ...runtime.execution.output_limit import OutputCap
 from ..slurm.job_states import StatusKind, ended_before, merge_exit
+from ..slurm.output_parser import Used
 from ..slurm.script_markers import BATCH_SCRIPT, OVER, SETUP
 from .observer import ended_at, take_fence
 from .state import BatchJob, Task, state_of
@@ -78,6 +79,7 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
         and job.slurm_status.kind == StatusKind.OVER
     ):
         exit_ = merge_exit(exit_, job.slurm_status, exited_first=task.exited_first)
+    exit_ = _with_usage(exit_, job, task)
     state = state_of(job, task)
     if (
         exit_.source == "script" and state.state == SlurmState.FAILED
@@ -92,6 +94,20 @@ def build_exit_info(job: BatchJob, task: Task, cap: OutputCap) -> ExitInfo:
         core = marker.report_of(task.folder, task.run_dir, exit_, frames=True)
         exit_ = msgspec.structs.replace(exit_, core=core)
     return exit_
+
+
+def _with_usage(exit_: ExitInfo, job: BatchJob, task: Task) -> ExitInfo:
+    """Add processor time and memory from accounting: of the step of a gang's task, else of the whole
+    job.
+    """
+    if job.usage is None or exit_.source == "start":
+        return exit_
+    step = task.started.step if task.started is not None else ""
+    used = job.usage.steps.get(step, Used()) if job.gang else job.usage.total
+    peak = exit_.max_rss_bytes if used.peak_bytes is None else used.peak_bytes
+    return msgspec.structs.replace(
+        exit_, user_secs=used.user_secs, system_secs=used.system_secs, max_rss_bytes=peak
+    )
 
 
 def _hold_notice(task: Task, state: BatchState) -> Notice | None:

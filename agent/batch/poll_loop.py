@@ -372,6 +372,7 @@ class BatchPollLoop:
             need_accounts=need_accounts,
         )
         accounting = self._queries.accounting is not False
+        await self._query_usage(jobs)
         for job in jobs:
             if not job.live:
                 continue
@@ -388,6 +389,13 @@ class BatchPollLoop:
         self._plan(
             jobs, changed=changed and snapshot.outage is None, outage=snapshot.outage is not None
         )
+
+    async def _query_usage(self, jobs: list[BatchJob]) -> None:
+        """Query accounting for the usage of jobs and steps that have ended."""
+        ended = {j.job_id: j for j in jobs if j.job_id is not None and _has_usage(j)}
+        for id_, usage in (await self._queries.usage(list(ended))).items():
+            if id_ in ended and usage.name == ended[id_].name:
+                ended[id_].usage = usage
 
     def _plan(self, jobs: list[BatchJob], *, changed: bool, outage: bool) -> None:
         """Set the time of the next query."""
@@ -412,6 +420,12 @@ class BatchPollLoop:
                 began - job.sbatch_at,
             )
             self._submitter.submit(job)
+
+
+def _has_usage(job: BatchJob) -> bool:
+    """Return whether Slurm may have stored the usage of a task that is not reported as ended."""
+    over = job.slurm_status is not None and job.slurm_status.kind == StatusKind.OVER
+    return not job.foreign and (over or any(t.life.exiting for t in job.live))
 
 
 def _left_queue(job: BatchJob) -> bool:

@@ -23,7 +23,7 @@ from ...runtime.execution.folder import read
 from ...runtime.filesystems import make_folder, write_atomically
 from ..slurm import output_parser
 from ..slurm.command_errors import query_error
-from ..slurm.output_parser import Account, Row
+from ..slurm.output_parser import Account, JobUsage, Row
 from .command_runner import NO_PROGRAM, CommandResult, Run
 
 #: Poll interval while another agent runs squeue (seconds).
@@ -86,6 +86,19 @@ class SchedulerQueries:
             began, rows, accounts, frozenset(ids_for_accounting), None, accounting_outage
         )
 
+    async def usage(self, ids: Sequence[str]) -> dict[str, JobUsage]:
+        """Return the usage of these jobs, as far as accounting knows it now."""
+        found: dict[str, JobUsage] = {}
+        for n in range(0, len(ids) if self.accounting is not False else 0, _IDS_AT_ONCE):
+            self.counts["sacct"] += 1
+            argv = output_parser.sacct_usage(ids[n : n + _IDS_AT_ONCE])
+            result = await self._run(argv, "", self._cluster.call_secs)
+            if _no_accounting(result):
+                self.accounting = False
+            elif _outage(result) is None:
+                found |= output_parser.parse_usage(result.out)
+        return found
+
     async def _sacct(
         self, ids: Sequence[str], since: float | None
     ) -> tuple[dict[str, Account] | None, str | None]:
@@ -99,7 +112,7 @@ class SchedulerQueries:
         for argv in commands:
             self.counts["sacct"] += 1
             result = await self._run(argv, "", self._cluster.call_secs)
-            if "accounting storage is disabled" in result.err.lower() or result.code == NO_PROGRAM:
+            if _no_accounting(result):
                 self.accounting = False
                 return {}, None
             outage = _outage(result)
@@ -180,6 +193,10 @@ def _user_name(user: str) -> str:
         return pwd.getpwuid(int(user)).pw_name
     except (KeyError, ValueError, OverflowError):
         return user
+
+
+def _no_accounting(result: CommandResult) -> bool:
+    return "accounting storage is disabled" in result.err.lower() or result.code == NO_PROGRAM
 
 
 def _outage(result: CommandResult) -> str | None:

@@ -16,7 +16,7 @@ from ...protocol.jobs.exit_info import ExitInfo
 from ...protocol.wire.messages import Execution
 from ...runtime.log.logger import Log
 from ..slurm.job_states import SlurmStatus, StatusKind
-from ..slurm.output_parser import Account
+from ..slurm.output_parser import Account, JobUsage
 from ..slurm.script_markers import Started
 
 #: Maximum length of a node name in reports (characters).
@@ -124,6 +124,7 @@ class BatchJob:
         "submitting",
         "tasks",
         "unsure",
+        "usage",
     )
 
     def __init__(
@@ -147,6 +148,8 @@ class BatchJob:
         self.unsure = self.submitting = False
         #: last record from accounting
         self.account: Account | None = None
+        #: its usage by accounting, from its end on
+        self.usage: JobUsage | None = None
         #: last status from Slurm
         self.slurm_status: SlurmStatus | None = None
         #: since when Slurm reports it as over, since when Slurm does not know it, and since when

@@ -128,6 +128,8 @@ ACCOUNT_NAMES = (
     "JobName",
     "Comment",
 )
+#: Fields of a query for usage alone; steps have a line each.
+USAGE_NAMES = ("JobID", "UserCPU", "SystemCPU", "MaxRSS", "JobName")
 #: Fields: partition; number of nodes, cores, memory, GPUs; availability. One line per kind of node.
 _NODES = SEPARATOR.join(("%P", "%D", "%c", "%m", "%G", "%a"))
 NODE_FIELDS = _NODES.count(SEPARATOR) + 1
@@ -173,19 +175,32 @@ def sacct(user: str | None, ids: Sequence[str] = (), since: float | None = None)
     dependent since submission), even when they are over.
     """
     return [
+        *_sacct(ACCOUNT_NAMES),
+        "--duplicates",
+        *(_user(user) if user is not None else ["--allusers"]),
+        *([f"--jobs={','.join(ids)}"] if ids else []),
+        *([f"--starttime=uts{max(0, int(since))}"] if since is not None else []),
+    ]
+
+
+def sacct_usage(ids: Sequence[str]) -> list[str]:
+    """Query accounting for processor time and memory: of the newest start of each job, with its
+    steps.
+    """
+    return [*_sacct(USAGE_NAMES), "--allusers", f"--jobs={','.join(ids)}"]
+
+
+def _sacct(names: Sequence[str]) -> list[str]:
+    return [
         *_with_plain_output(
             _SACCT_UNSET,
             "sacct",
             "--noheader",
             "--parsable2",
             f"--delimiter={SEPARATOR}",
-            "--duplicates",
             "--noconvert",
         ),
-        f"--format={','.join(ACCOUNT_NAMES)}",
-        *(_user(user) if user is not None else ["--allusers"]),
-        *([f"--jobs={','.join(ids)}"] if ids else []),
-        *([f"--starttime=uts{max(0, int(since))}"] if since is not None else []),
+        f"--format={','.join(names)}",
     ]
 
 

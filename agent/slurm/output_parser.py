@@ -15,18 +15,27 @@ from .command_lines import (
     ACCOUNT_NAMES,
     ROW_FIELDS,
     SEPARATOR,
+    USAGE_NAMES,
     associations,
     cancel,
     node_states,
     nodes,
     partitions,
     sacct,
+    sacct_usage,
     show_job,
     slurm_version,
     squeue,
     submit,
 )
-from .value_formats import parse_bytes, parse_duration, parse_exit, parse_seconds, parse_time
+from .value_formats import (
+    parse_bytes,
+    parse_cpu_secs,
+    parse_duration,
+    parse_exit,
+    parse_seconds,
+    parse_time,
+)
 
 __all__ = [
     "Account",
@@ -42,9 +51,11 @@ __all__ = [
     "parse_sacct",
     "parse_squeue",
     "parse_submitted",
+    "parse_usage",
     "partitions",
     "query_error",
     "sacct",
+    "sacct_usage",
     "show_job",
     "slurm_version",
     "squeue",
@@ -110,6 +121,22 @@ class Account(NamedTuple):
     name: str = ""
     comment: str = ""
     restarts: int = 0
+
+
+class Used(NamedTuple):
+    """Processor time in seconds, and peak memory of a process in bytes. None: unknown."""
+
+    user_secs: float | None = None
+    system_secs: float | None = None
+    peak_bytes: int | None = None
+
+
+class JobUsage(NamedTuple):
+    """Usage of a job by accounting. total: of all its steps. steps: by the number or name of each."""
+
+    name: str
+    total: Used
+    steps: dict[str, Used]
 
 
 #: States in squeue before the job starts. Its start time is an estimate.
@@ -221,6 +248,36 @@ def parse_sacct(out: str) -> list[Account]:
         starts[_newest(starts)]._replace(max_rss_bytes=memory.get(job), restarts=len(starts) - 1)
         for job, starts in found.items()
     ]
+
+
+def parse_usage(out: str) -> dict[str, JobUsage]:
+    """Return the usage of each job. Without steps, the job's own line counts."""
+    jobs: dict[str, JobUsage] = {}
+    for line in out.split("\n"):
+        fields = line.split(SEPARATOR, len(USAGE_NAMES) - 1)
+        match = _JOB.match(fields[0].strip()) if len(fields) == len(USAGE_NAMES) else None
+        if match is None:
+            continue
+        user, system, peak, name = (f.strip() for f in fields[1:])
+        used = Used(parse_cpu_secs(user), parse_cpu_secs(system), parse_bytes(peak))
+        if match["step"] is None:
+            jobs[match["job"]] = JobUsage(name, used, {})
+        elif match["job"] in jobs:
+            jobs[match["job"]].steps[match["step"]] = used
+    return {id_: u._replace(total=_sum(list(u.steps.values()), u.total)) for id_, u in jobs.items()}
+
+
+def _sum(steps: list[Used], job: Used) -> Used:
+    """Return the usage of all steps. Slurm reports a processor time of 0 where it does not measure."""
+    user = [s.user_secs for s in steps if s.user_secs is not None]
+    system = [s.system_secs for s in steps if s.system_secs is not None]
+    peaks = [s.peak_bytes for s in (*steps, job) if s.peak_bytes is not None]
+    in_user, in_system = job.user_secs, job.system_secs
+    if user and system:
+        in_user, in_system = sum(user), sum(system)
+    if not in_user and not in_system:
+        in_user = in_system = None
+    return Used(in_user, in_system, max(peaks, default=None))
 
 
 def _newest(starts: list[Account]) -> int:

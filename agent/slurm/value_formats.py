@@ -5,6 +5,7 @@ import re
 _SPAN = re.compile(
     r"(?:(?P<d>[0-9]{1,6})-)?(?P<a>[0-9]{1,6})(?::(?P<b>[0-9]{1,2}))?(?::(?P<c>[0-9]{1,2}))?(?:\.[0-9]{1,9})?\Z"
 )
+_FRACTION = re.compile(r"[0-9]{1,9}\Z")
 _SIZE = re.compile(r"(?P<n>[0-9]{1,18})(?:\.(?P<f>[0-9]{1,6}))?(?P<u>[KMGTP]?)[nc]?\Z")
 _EXIT = re.compile(r"(?P<code>[0-9]{1,10}):(?P<signal>[0-9]{1,10})\Z")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -42,6 +43,15 @@ def parse_duration(text: str) -> float | None:
     if c is not None:
         return float(((a or 0) * 60 + (b or 0)) * 60 + c)
     return float((a or 0) * 60 + b) if b is not None else float((a or 0) * 60)
+
+
+def parse_cpu_secs(text: str) -> float | None:
+    """Parse processor time: `00:01.234`, `01:02:03` or `1-02:03:04`, into seconds."""
+    whole, point, part = text.partition(".")
+    secs = parse_duration(whole) if ":" in whole else None
+    if secs is None or not point:
+        return secs
+    return secs + int(part) / 10 ** len(part) if _FRACTION.match(part) else None
 
 
 def parse_bytes(text: str) -> int | None:

@@ -308,6 +308,10 @@ def _of_task(
             return (
                 f"{_task(event.token)} failed and is held for {event.secs:g} s for debugging: {how}"
             )
+        case TaskNoticed(code="imagePulling", text=image):
+            return f"{_task(event.token)}: the pull of image {_clean(image)} begins"
+        case TaskNoticed(code="imagePulled", text=image):
+            return f"{_task(event.token)}: image {_clean(image)} is pulled"
         case TaskNoticed():
             return f"{_task(event.token)}: {_clean(event.text)} ({_clean(event.code)}); the task goes on"
         case TaskEnded():

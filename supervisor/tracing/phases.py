@@ -25,6 +25,7 @@ from ...db.events.events import (
     TaskEnded,
     TaskExited,
     TaskHeld,
+    TaskNoticed,
     TaskPlaced,
     TaskSlotGranted,
     TaskStarted,
@@ -32,6 +33,7 @@ from ...db.events.events import (
 )
 from ...db.store.contract import Stored
 from ...protocol.ids import AgentKind, Token
+from ...protocol.jobs.notices import IMAGE_PULLED, IMAGE_PULLING
 
 #: Shortest reported gap in seconds, and as a share of the whole time.
 LEAST_SECS, LEAST_SHARE = 1.0, 0.005
@@ -92,6 +94,8 @@ class _State:
             Token,
             TaskPlaced | TaskSlotGranted | TaskSubmitted | TaskStarted | TaskExited | TaskHeld,
         ] = {}
+        #: images that are being pulled, and None for an image that was pulled
+        self._pulls: dict[Token, str | None] = {}
         self._ended_dependencies = 0
         self._session: int | None = None
         self._away = ""
@@ -129,8 +133,11 @@ class _State:
                 | TaskHeld(token=token)
             ):
                 self._open[token], self._retry = event, None
+            case TaskNoticed(token=token, code=code, text=image) if code in _PULL:
+                self._pulls[token] = image if code == IMAGE_PULLING else None
             case TaskEnded(token=token):
                 self._open.pop(token, None)
+                self._pulls.pop(token, None)
             case AttemptEnded():
                 self._retry = event if event.retry is not None else None
             case RunEnded() | JobFolded():
@@ -183,8 +190,10 @@ class _State:
             case TaskSlotGranted():
                 return f"until task {which} started: the op was on its way"
             case TaskPlaced(agent_key=key):
+                if (image := next(filter(None, self._pulls.values()), None)) is not None:
+                    return f"image {image} was pulled for task {which}, at {key}"
                 step = (
-                    "its container was created (and its image pulled, if it was missing)"
+                    "its container was created"
                     if key.kind == AgentKind.CONTAINER
                     else "the op was on its way"
                 )
@@ -227,6 +236,7 @@ class _State:
                 return None
 
 
+_PULL = (IMAGE_PULLING, IMAGE_PULLED)
 _RANK: dict[type, int] = {
     TaskStarted: 4,
     TaskExited: 3,
@@ -241,8 +251,8 @@ _RANK: dict[type, int] = {
 
 
 def phases(events: Sequence[Stored]) -> list[Phase]:
-    """Return the phases of runs and tasks: queued, agent start, op on its way, in Slurm's queue,
-    execution, end.
+    """Return the phases of runs and tasks: queued, agent start, op on its way, image pull, in
+    Slurm's queue, execution, end.
     """
     return sorted(
         [*_run_phases(events), *_agent_phases(events), *_execution_phases(events)],
@@ -337,6 +347,9 @@ def _execution_phases(events: Sequence[Stored]) -> list[Phase]:
                 step(token, s, ("waiting for a slot", "agent"))
             case TaskPlaced(token=token) | TaskSlotGranted(token=token):
                 step(token, s, ("op on its way", "agent"))
+            case TaskNoticed(token=token, code=code) if code in _PULL and token in doing:
+                pulls = code == IMAGE_PULLING
+                step(token, s, ("image pull", "container") if pulls else ("op on its way", "agent"))
             case TaskSubmitted(token=token):
                 step(token, s, ("in Slurm's queue", "slurm"))
             case TaskStarted(token=token):

@@ -80,6 +80,8 @@ def component(event: Event) -> str:
             return "agent"
         case TaskSubmitted():
             return "slurm"
+        case TaskNoticed(code="imagePulling" | "imagePulled"):
+            return "container"
         case TaskStarted() | TaskNoticed():
             return "command"
         case TaskEnded(exit=exit_) | TaskHeld(exit=exit_) | TaskExited(exit=exit_):

@@ -83,7 +83,7 @@ def _read(ann: PagesUser, run: dict[str, Any]) -> None:
     ann.until(".timeline", r"Until task main/0 started: its container was created \(and its image")
     ann.page.get_by_role("tab", name="Files").click()
     ann.page.get_by_role("link", name="main/0/loss.csv", exact=True).click()
-    ann.until(".preview", r"Over step[\s\S]*2 rows")
+    ann.until(".preview", "2 rows")
     ann.open(f"{job}?tab=usage")
     ann.until(".usage", "Memory efficiency")
     ann.page.get_by_role("region", name="Memory", exact=True).locator("canvas").wait_for()

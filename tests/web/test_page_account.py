@@ -12,7 +12,7 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
 )
 
-from chromium_user import launched, needs_browser
+from chromium_user import IS_FIREFOX, launched, needs_browser
 from pages_user import PagesUser
 
 pytestmark = needs_browser
@@ -55,6 +55,9 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     assert ann.violations() == []
     ann.page.get_by_role("button", name="CPU time").click()
     ann.until_url("measure=cpu$")
+    # the address has the measure; and Firefox 153 crashes in a dialog that is opened after axe ran
+    ann.page.reload()
+    ann.until(".tiles [aria-pressed=true]", "CPU time")
 
     ann.page.get_by_role("button", name="New token").click()
     ann.page.get_by_label("Name", exact=True).fill("laptop")
@@ -66,10 +69,12 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     assert login.startswith("jobscribe auth login --with-token ")
     url = login.rpartition(" ")[2]
     assert ann.violations() == []
-    ann.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    if not IS_FIREFOX:  # it needs no permission to copy, and no program may read what was copied
+        ann.context.grant_permissions(["clipboard-read", "clipboard-write"])
     ann.page.get_by_role("button", name="Copy the token").click()
     ann.until(".secret >> nth=0 >> [role=status]", "^Copied$")
-    assert ann.page.evaluate("() => navigator.clipboard.readText()") == token
+    if not IS_FIREFOX:
+        assert ann.page.evaluate("() => navigator.clipboard.readText()") == token
     assert status_of(url, token) == 200
     ann.page.get_by_role("button", name="I have copied it").click()
     row = ann.page.locator(f"tr[data-token='{token[4:12]}']")
@@ -99,13 +104,23 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     other.close()
 
 
+_RECORD_SIGN_INS = """
+window.sent = [];
+const send = window.fetch;
+window.fetch = (address, options) => {
+  if (String(address).endsWith("/sbatch-login")) sent.push(options.body);
+  return send(address, options);
+};
+"""
+
+
 def cluster_sign_in(ann: PagesUser) -> None:
     """Sign in to a cluster and out again; tests/slurm has real ones."""
-    sent: list[Any] = []
+    tries = 0
     signed_in = False
 
     def answer(route: Any) -> None:
-        nonlocal signed_in
+        nonlocal signed_in, tries
         path = route.request.url.removeprefix(ann.site.front)
         if path == "/clusters":
             said: Any = {"clusters": [{"cluster": "alpha"}]}
@@ -115,12 +130,14 @@ def cluster_sign_in(ann: PagesUser) -> None:
         elif path == "/sbatch-logout":
             signed_in, said = False, {"runs": 2}
         else:
-            sent.append(route.request.post_data_json)
-            signed_in = len(sent) == 2
+            tries += 1
+            signed_in = tries == 2
             params = {"reason": "invalid-creds", "sentence": "alpha refuses this password"}
             said = {"loginSuccess": True} if signed_in else {"srException": {"params": params}}
         route.fulfill(json=said)
 
+    # the driver of Firefox does not tell what is sent
+    ann.page.add_init_script(_RECORD_SIGN_INS)
     ann.page.route(re.compile("/(clusters|sbatch-.*)$"), answer)
     ann.open("/account")
     ann.page.get_by_role("button", name="Sign in … to alpha").click()
@@ -136,7 +153,8 @@ def cluster_sign_in(ann: PagesUser) -> None:
     ann.until(".notices", "Signed in to alpha")
     ann.until("main", "signed in as ann1")
     credentials = {"username": "ann1", "password": "right-one", "otp": ""}
-    assert sent[1]["sbatchCredentials"] == credentials and len(sent) == 2
+    sent = ann.page.evaluate("() => sent.map((body) => JSON.parse(body).sbatchCredentials)")
+    assert sent[1] == credentials and len(sent) == tries == 2
     ann.page.get_by_role("button", name="Sign out of alpha").click()
     ann.until(".notices", "2 jobs there go on")
     ann.until("main", "not signed in")
@@ -149,6 +167,7 @@ def test_documentation_and_reference_are_found_by_words(
     bob.page.goto(site.front + "/docs")
     bob.until("h1", "^Documentation")
     assert bob.violations() == []
+    bob.page.reload()  # Firefox 153 crashes in a field that is focused after axe ran
     bob.page.get_by_label("Search the documentation").press_sequentially("rotate secrets")
     bob.until_url(r"/docs\?q=rotate%20secrets$")
     first = bob.page.locator(".hits li").first

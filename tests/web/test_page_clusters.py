@@ -67,6 +67,8 @@ class House:
         self.signed_in, self.wrong = False, "invalid"
         self.status: dict[str, Any] = {}
         self.runs: list[dict[str, Any]] = []
+        #: the files of the user's library
+        self.library: dict[str, str] = {}
         self.clusters = [{**ALPHA, "partitions": None, "accounts": None}]
         stub.answers |= {
             "/api/clusters": lambda body: {"state": "ok", "clusters": self.clusters},
@@ -94,6 +96,18 @@ class House:
                 b"",
             ),
         }
+
+    def files(self) -> Any:
+        """Answer requests for the library; None for others."""
+        path, name = flask.request.path, flask.request.path.rpartition("/")[2]
+        if path.startswith("/lib-files/"):
+            return {"files": [{"name": n, "size": 1, "sha256": "0" * 64} for n in self.library]}
+        if not path.startswith("/lib-file/"):
+            return None
+        if flask.request.method == "PUT":
+            self.library[name] = flask.request.get_data(as_text=True)
+            return {}
+        return flask.Response(self.library[name], mimetype="application/json")
 
     def run(self, body: Any) -> Any:
         run = body["run"]
@@ -180,6 +194,7 @@ def url(stub: StubSupervisor, house: House, lines: Lines) -> Iterator[str]:
             log=Log("web", Redactor(), lines),
         )
     )
+    app.before_request(house.files)
     server = werkzeug.serving.make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -199,27 +214,14 @@ def browser() -> Iterator[Any]:
 
 
 class ClusterUser(AppsUser):
-    """A user of a site with a sign-in of its own. The browser has the user's library."""
+    """A user of a site with a sign-in of its own."""
 
     def __init__(self, browser: Any, url: str, **context: Any) -> None:
         ChromiumUser.__init__(self, browser, "about:blank", "ann", **context)
         self.site: Any = SimpleNamespace(front=url.rstrip("/"))
         self.uid = ANN
-        self.library: dict[str, str] = {}
-        self.page.route("**/lib-file*/**", self._answer)
         # this site has no stream, and no user is signed in to the cluster at first
         self.expected += ["/live", "/run-simulation$", "/sbatch-login$", "/page-data/"]
-
-    def _answer(self, route: Any) -> None:
-        name = route.request.url.rpartition("/")[2]
-        if route.request.method == "PUT":
-            self.library[name] = route.request.post_data
-            route.fulfill(json={})
-        elif "/lib-files/" in route.request.url:
-            files = [{"name": n, "size": 1, "sha256": "0" * 64} for n in self.library]
-            route.fulfill(json={"files": files})
-        else:
-            route.fulfill(body=self.library[name], content_type="application/json")
 
 
 @pytest.fixture
@@ -281,7 +283,7 @@ def test_a_run_waits_for_the_sign_in_and_then_shows_what_slurm_says(
     page = ann.page.evaluate(_KEPT)
     for secret in (PASSWORD, CODE, "canary"):
         assert secret not in page + lines.text() + " ".join(r.url for r in ann.live)
-        assert secret not in str(ann.library)
+        assert secret not in str(house.library)
 
 
 _KEPT = """() => document.documentElement.outerHTML + JSON.stringify(localStorage)

@@ -100,7 +100,8 @@ def test_the_tabs_of_a_job(ann: PagesUser, site: SupervisorProcess, tmp_path: Pa
 
     # files: pictures by their bytes, markup as text, numbers as a plot, and more of a long text
     ann.open(f"{job}?tab=files&file=loss.csv")
-    ann.until(".preview", r"Over step[\s\S]*50 rows")
+    ann.until(".preview", "50 rows")
+    assert ann.chosen("Horizontal axis") == "Over step"
     page.locator(".preview canvas").wait_for()
     page.get_by_label("Shown as").select_option("table")
     ann.until(".preview table", r"loss \(eV\)\s+0\s+1\.0")

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from ....protocol.clusters.container_pool import Pool
@@ -101,9 +101,14 @@ class ImageStore:
         #: image id -> the volume paths that the image declares
         self.volumes: dict[str, tuple[str, ...]] = {}
 
-    async def ensure(self, image: str, own: OwnLogins = NO_LOGINS) -> str:
+    async def ensure(
+        self,
+        image: str,
+        own: OwnLogins = NO_LOGINS,
+        on_pull: Callable[[], object] = lambda: None,
+    ) -> str:
         """Return the image id to create containers from. Raises ImageFault, and EngineError if the
-        host fails.
+        host fails. on_pull: called when this call begins a pull, or waits for one.
 
         A caller without credentials of its own joins a pull that is under way. The pull continues if
         a caller is canceled.
@@ -113,7 +118,7 @@ class ImageStore:
         while (busy := self._private.get(full)) is not None:
             await asyncio.wait([busy])
         if name is not None and name.registry in own.registries:
-            return await self._ensure_private(image, name, own)
+            return await self._ensure_private(image, name, own, on_pull)
         task = self._pulls.get(image)
         if task is None:
             if self._pool.pull != "always" and (known := await self._find(image)) is not None:
@@ -124,15 +129,20 @@ class ImageStore:
         if task is None:
             task = self._pulls[image] = asyncio.get_running_loop().create_task(self._pull(image))
             task.add_done_callback(lambda t: self._pulled(self._pulls, image, t))
+        on_pull()
         return await asyncio.shield(task)
 
     async def _ensure_private(
-        self, image: str, name: registry_credentials.ImageName, own: OwnLogins
+        self,
+        image: str,
+        name: registry_credentials.ImageName,
+        own: OwnLogins,
+        on_pull: Callable[[], object],
     ) -> str:
         """Pull with the user's credentials, after other pulls of this image."""
         while (busy := self._private.get(name.full) or self._pulls.get(image)) is not None:
             await asyncio.wait([busy])
-        task = asyncio.get_running_loop().create_task(self._pull_private(image, name, own))
+        task = asyncio.get_running_loop().create_task(self._pull_private(image, name, own, on_pull))
         self._private[name.full] = task
         task.add_done_callback(lambda t: self._pulled(self._private, name.full, t))
         return await asyncio.shield(task)
@@ -180,7 +190,11 @@ class ImageStore:
         return details
 
     async def _pull_private(
-        self, image: str, name: registry_credentials.ImageName, own: OwnLogins
+        self,
+        image: str,
+        name: registry_credentials.ImageName,
+        own: OwnLogins,
+        on_pull: Callable[[], object],
     ) -> str:
         """Pull an image with a user's credentials, and remove its name from the host.
 
@@ -192,6 +206,7 @@ class ImageStore:
         self._check_may_pull(image)
         if own.known is None:
             raise ImageFault("credentialsLost", _lost(image, name))
+        on_pull()
         header = registry_credentials.login_header(own.known[name.registry])
         release = self._log.redactor.hold([header])
         self._log(

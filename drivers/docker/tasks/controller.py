@@ -72,7 +72,9 @@ class ContainerTaskController:
             self._on_running,
         )
         networks = GangNetworks(driver.deployment, log)
-        self._starter = TaskStarter(driver, networks, self._on_ended, self._on_started)
+        self._starter = TaskStarter(
+            driver, networks, self._on_ended, self._on_started, self._report
+        )
         self._stopper = ContainerStopper(driver, self._observe, self._starter.bar_start)
         self._recovery = Recovery(driver)
         self._shells = ContainerShells(driver, log)

@@ -19,6 +19,7 @@ from ....protocol.execution.table import STARTED_BEFORE, STOPPED_BEFORE
 from ....protocol.ids import op_id
 from ....protocol.jobs import profiling
 from ....protocol.jobs.exit_info import ExitInfo
+from ....protocol.jobs.notices import IMAGE_PULLED, IMAGE_PULLING
 from ....protocol.jobs.registry_login import LoginRef
 from ....protocol.launch.job_script import export_lines, script
 from ....protocol.wire.messages import Shared, TaskSpec
@@ -51,7 +52,7 @@ class Refused(Exception):
 
 class TaskStarter:
     """Starts tasks. on_ended(task, exit): called for a task that never started. on_started(task):
-    called when its container was started.
+    called when its container was started. on_noticed(task): called for a new notice about it.
     """
 
     def __init__(
@@ -60,13 +61,10 @@ class TaskStarter:
         networks: GangNetworks,
         on_ended: Callable[[TaskState, ExitInfo], Any],
         on_started: Callable[[TaskState], Any],
+        on_noticed: Callable[[TaskState], Any],
     ) -> None:
-        self._driver, self._networks, self._on_ended, self._on_started = (
-            driver,
-            networks,
-            on_ended,
-            on_started,
-        )
+        self._driver, self._networks = driver, networks
+        self._on_ended, self._on_started, self._on_noticed = on_ended, on_started, on_noticed
         self._start_slots = {name: asyncio.Semaphore(AT_ONCE) for name in driver.engines}
 
     async def start_all(
@@ -75,11 +73,12 @@ class TaskStarter:
         """Start all tasks of one attempt. All images are present before the first container is
         created.
         """
-        wanted = {self._wanted(t) for t in tasks}
+        # the first task of each image tells of its pull
+        wanted = {self._wanted(t): t for t in reversed(tasks)}
         found = dict(
             zip(
                 wanted,
-                await asyncio.gather(*(self._ensure_image(place, *w) for w in wanted)),
+                await asyncio.gather(*(self._ensure_image(t, *w) for w, t in wanted.items())),
                 strict=True,
             )
         )
@@ -169,15 +168,26 @@ class TaskStarter:
         return image, login
 
     async def _ensure_image(
-        self, place: ContainerPlace, image: str, login: LoginRef | None
+        self, task: TaskState, image: str, login: LoginRef | None
     ) -> str | ImageFault | EngineError:
-        own = NO_LOGINS
+        own, key = NO_LOGINS, task.place.key
         if login is not None:
-            own = OwnLogins(login.registries, self._driver.logins(place.key.uid, login))
+            own = OwnLogins(login.registries, self._driver.logins(key.uid, login))
+
+        def note(code: str) -> None:
+            if _may_start(task):
+                task.note_pull(code, image)
+                self._on_noticed(task)
+
         try:
-            return await self._driver.images[place.key.host].ensure(image, own)
+            id_ = await self._driver.images[key.host].ensure(
+                image, own, lambda: note(IMAGE_PULLING)
+            )
         except (ImageFault, EngineError) as e:
             return e
+        if task.pull_notices:
+            note(IMAGE_PULLED)
+        return id_
 
     async def _prepare(
         self, place: ContainerPlace, tasks: Iterable[TaskState], shared: Shared | None

@@ -12,7 +12,7 @@ from ....protocol.execution.table import ExecutionTable, never_started, pages
 from ....protocol.ids import AgentKey, Token, agent_log_ids, execution_log_ids, op_id
 from ....protocol.jobs.execution_state import ExecutionState
 from ....protocol.jobs.exit_info import ExitInfo
-from ....protocol.jobs.notices import Notices
+from ....protocol.jobs.notices import Notice, Notices
 from ....protocol.wire.messages import SNAPSHOT_PAGE, ContainerSpec, Execution, Snapshot, TaskSpec
 from ....runtime.log.logger import Log
 from .ledger import ContainerLedger, Stop, TaskRequest
@@ -46,7 +46,9 @@ class TaskState:
         #: its container need not be held for debugging
         self.released = False
         self.oom_kills = 0
+        #: notices of its own processes, and of the pull of its image
         self.notices: Notices = ()
+        self.pull_notices: Notices = ()
         #: highest memory sample, in bytes
         self.memory_peak: int | None = None
         self.dropped: dict[str, int] = {}
@@ -65,6 +67,10 @@ class TaskState:
     @property
     def running(self) -> bool:
         return self.life.state is ExecutionState.RUNNING
+
+    def note_pull(self, code: str, image: str) -> None:
+        """Add a notice about the pull of its image. code: of protocol.jobs.notices."""
+        self.pull_notices = (*self.pull_notices, Notice(code, image[:300]))
 
     def claim(self, request: TaskRequest) -> None:
         """Record that its token was used for it."""
@@ -112,7 +118,7 @@ class TaskState:
             started_at=life.started_at,
             elapsed_secs=None if life.ended else life.running_secs(time.monotonic()),
             exit=life.exit if life.ended else life.own_exit,
-            notices=self.notices or msgspec.UNSET,
+            notices=(*self.pull_notices, *self.notices) or msgspec.UNSET,
         )
 
 

@@ -150,6 +150,7 @@ def update(tx: Transaction, key: AgentKey, execution: Execution) -> None:
         _batch_reported(tx, task, execution.batch)
     match execution.state:
         case ExecutionState.STARTING:
+            _record_notices(tx, token, execution.notices)
             if not task.waits_for_slot:
                 tx.emit(SetTimer(timers.LaunchDeadline(token), _reply_secs(tx, token)))
             if _must_stop(tx, token):

@@ -59,7 +59,7 @@ def apps_users(browser: Any, site: SupervisorProcess) -> Iterator[People]:
         order = {"uid": uid, "computeJid": row["jid"]}
         site.post("run-cancel", reqId=supervisor_process.req_id(), **order)
     until(lambda: not site.post("job-list", active=True)["jobs"], "nothing runs any more")
-    assert troubles == []
+    assert troubles == [], troubles
 
 
 def told(site: SupervisorProcess, ann: AppsUser, sid: str, model: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import firefox_bidi
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request
+from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Playwright, Request
 from supervisor_process import until
 
 CHROMIUM = "/usr/bin/chromium"
@@ -43,6 +43,14 @@ def launched(playwright: Playwright) -> Browser:
     return playwright.firefox.launch(channel="moz-firefox", executable_path=path, timeout=120_000)
 
 
+def _is_ours(text: str) -> bool:
+    """Return whether these tests caused a message: they read pixels repeatedly, and start containers
+    beside the browser. The driver of Firefox adds a style for each picture of the page.
+    """
+    known = ("willReadFrequently", NETWORK_CHANGED, *(("style-src-elem",) if IS_FIREFOX else ()))
+    return any(k in text for k in known)
+
+
 class ChromiumUser:
     """A signed-in user. troubles: problems that the browser reported, such as exceptions and
     violations of the content security policy.
@@ -58,7 +66,7 @@ class ChromiumUser:
         #: addresses whose failures are expected
         self.expected: list[str] = ["/who$"]
         self.page.on("console", self._said)
-        self.page.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.page.on("pageerror", self._failed)
         self.page.on(
             "request",
             lambda request: (
@@ -67,15 +75,15 @@ class ChromiumUser:
         )
         self.page.goto(url)
 
+    def _failed(self, error: Error) -> None:
+        if not _is_ours(str(error)):
+            self.troubles.append(str(error))
+
     def _said(self, message: ConsoleMessage) -> None:
         place = message.location.get("url", "")
-        # only these tests read the pixels repeatedly, and start containers beside the browser
-        ours = "willReadFrequently" in message.text or NETWORK_CHANGED in message.text
-        # its driver adds a style for each picture of the page
-        ours = ours or (IS_FIREFOX and "style-src-elem" in message.text)
         if (
             message.type in ("error", "warning")
-            and not ours
+            and not _is_ours(message.text)
             and not any(re.search(e, place) for e in self.expected)
         ):
             self.troubles.append(f"{message.text} {place}")
@@ -92,6 +100,11 @@ class ChromiumUser:
 
     def sees(self, selector: str) -> bool:
         return self.page.locator(selector).is_visible()
+
+    def chosen(self, label: str) -> str:
+        """Return the chosen option of a field. Firefox does not count options as visible text."""
+        found: str = self.page.get_by_label(label).evaluate("e => e.selectedOptions[0].text")
+        return found
 
     def until(self, selector: str, pattern: str, secs: float = SECS) -> str:
         """Wait until this element is visible and matches the pattern. Return its text."""

@@ -1,4 +1,6 @@
-"""Screenshots of each page, light and dark, wide and narrow: `make pages`."""
+"""Screenshots of each page, light and dark, wide and narrow, and what moves on a page while it loads:
+`make pages`.
+"""
 
 import contextlib
 import sys
@@ -10,7 +12,7 @@ TESTS = Path(__file__).resolve().parents[2]
 sys.path += [str(p) for p in TESTS.glob("*/support")] + [str(TESTS / "support")]
 
 from apps_user import AppsUser
-from chromium_user import launched
+from chromium_user import IS_FIREFOX, launched
 from pages_user import PagesUser
 from playwright.sync_api import sync_playwright
 from supervisor_process import SupervisorProcess, jid_of, shell
@@ -33,6 +35,17 @@ SIMULATIONS: dict[str, tuple[str, dict[str, object], str]] = {
     "running": ("Heat in a plate", {"frames": 400, "paceSecs": 0.3}, "running"),
     "done": ("A growing dog", {}, "completed"),
 }
+#: Records the layout shifts of the page: the score of each, and what moved.
+_SHIFTS = """() => {
+  window.shifts = [];
+  new PerformanceObserver((list) => {
+    for (const e of list.getEntries())
+      shifts.push([e.value, e.sources.map(({node, previousRect: a, currentRect: b}) =>
+        `${node?.className || node?.nodeName || node?.parentElement?.className} ${a.x},${a.y} -> ${b.x},${b.y}`)]);
+  }).observe({type: "layout-shift", buffered: true});
+}"""
+#: Smaller shifts are not printed. Browsers call a sum of up to 0.1 good.
+_LEAST_SHIFT = 0.002
 SIZES = ((1280, 800), (360, 740), (1920, 1080))
 
 
@@ -100,6 +113,14 @@ def _simulation(ann: AppsUser, app: str, values: dict[str, object], state: str) 
     return ann.page.url.removeprefix(ann.site.front)
 
 
+def _print_shifts(ann: PagesUser, name: str, width: int) -> None:
+    for score, moved in ann.page.evaluate("() => shifts"):
+        if score >= _LEAST_SHIFT:
+            print(
+                f"{name} at {width} px moved by {score:.3f}: {'; '.join(moved)[:300]}", flush=True
+            )
+
+
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with filled_site() as (site, pages), sync_playwright() as p:
@@ -108,10 +129,13 @@ def main(folder: Path) -> None:
             for width, height in SIZES:
                 view = {"width": width, "height": height}
                 ann = PagesUser(browser, site, "ann", viewport=view, color_scheme=scheme)
+                ann.page.add_init_script(f"({_SHIFTS})()")
                 for name, path in pages.items():
                     ann.page.goto(site.front + path)
                     ann.page.wait_for_timeout(700)
                     ann.page.screenshot(path=folder / f"{name}-{scheme}-{width}.png")
+                    if scheme == "light" and not IS_FIREFOX:
+                        _print_shifts(ann, name, width)
                 ann.close()
         browser.close()
     print(f"{len(pages) * 2 * len(SIZES)} pictures are in {folder}")

@@ -14,6 +14,24 @@ export interface Remote<T> {
   patch: (change: (data: T) => T) => void;
 }
 
+/** Time for which a page waits for the answers of which it consists. */
+const TOGETHER_MS = 500;
+
+/**
+ * Return whether each of these has its first answer, or their time is over. Parts of a page that are
+ * shown one by one move each other, and a click misses what has moved.
+ */
+export function useTogether(remotes: Pick<Remote<unknown>, "data" | "loading">[]): boolean {
+  const [isLate, setLate] = useState(false);
+  useEffect(() => {
+    const timer = setTimeout(() => setLate(true), TOGETHER_MS);
+    return () => clearTimeout(timer);
+  }, []);
+  const were = useRef(false);
+  were.current ||= isLate || remotes.every((r) => r.data !== undefined || !r.loading);
+  return were.current;
+}
+
 interface Held<T> {
   key: string;
   data: T | undefined;

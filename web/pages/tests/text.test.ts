@@ -189,6 +189,23 @@ test("phases and gaps are on one axis", () => {
     ],
   );
   assert.deepEqual(spans({ phases: [], waits: [] }, 1), []);
+  // phases that begin at the same moment are in the order in which they happened
+  const phase = { component: "", track: "" };
+  const placed = spans(
+    {
+      phases: [
+        { ...phase, name: "op on its way", since: 100, until: 101 },
+        { ...phase, name: "queued", since: 100, until: 100 },
+        { ...phase, name: "image pull", since: 101, until: null },
+      ],
+      waits: [],
+    },
+    110,
+  );
+  assert.deepEqual(
+    placed.map((s) => s.name),
+    ["queued", "op on its way", "image pull"],
+  );
 });
 
 test("usage that is known is listed with its units", () => {

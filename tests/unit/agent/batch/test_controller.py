@@ -945,6 +945,23 @@ async def test_what_accounting_says_of_memory_is_beside_what_was_asked_for(
     assert exit_ is not None and exit_.facts is msgspec.UNSET
 
 
+async def test_processor_time_and_memory_of_a_success_are_those_of_accounting(
+    batch_site: Ground,
+) -> None:
+    batch = await batch_site.agent()
+    token, other = batch_site.token(), batch_site.token()
+    batch_site.slurm.used = ("00:01.250", "00:00.250", "65000K")
+    batch.launch(token, batch_site.spec("true"))
+    exit_ = (await batch_site.ended(token)).exit
+    assert exit_ is not None and (exit_.code, exit_.source) == (0, "script")
+    assert (exit_.user_secs, exit_.system_secs, exit_.max_rss_bytes) == (1.25, 0.25, 65_000 << 10)
+    # what another job of this number used is not that of this one
+    batch_site.slurm.used_name = "js-another"
+    batch.launch(other, batch_site.spec("true"))
+    exit_ = (await batch_site.ended(other)).exit
+    assert exit_ is not None and (exit_.user_secs, exit_.max_rss_bytes) == (None, None)
+
+
 async def test_accounting_that_is_away_is_waited_for_only_so_long(
     batch_site: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

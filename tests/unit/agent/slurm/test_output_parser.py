@@ -180,6 +180,32 @@ def test_memory_is_the_most_of_all_steps() -> None:
     assert account.max_rss_bytes == 204800
 
 
+def test_processor_time_is_the_sum_of_all_steps() -> None:
+    lines = (
+        "11|00:03.500|00:00.500||js-a",
+        "11.batch|00:01.500|00:00.250|20480K|batch",
+        "11.extern|00:00:00|00:00.001||extern",
+        "11.0|01:00:02|1-00:00:00|204800K|main-0",
+        "12|00:01.000|00:00.001||js-b",
+        "13|00:00:00|00:00:00||js-c",
+        "14|INVALID||x|js|d",
+        "no line of a job",
+    )
+    used = output_parser.parse_usage("\n".join(line.replace("|", S) for line in lines))
+    assert used["11"].name == "js-a" and list(used["11"].steps) == ["batch", "extern", "0"]
+    assert used["11"].steps["0"] == (3602.0, 86_400.0, 204_800 << 10)
+    assert used["11"].total == (3603.5, 86_400.251, 204_800 << 10)
+    assert used["12"].total == (1.0, 0.001, None), "a job without steps of its own"
+    assert used["13"].total == (None, None, None), "a cluster that does not measure"
+    assert used["14"].total == (None, None, None)
+
+
+@given(st.text())
+def test_no_text_is_an_error_of_usage(text: str) -> None:
+    output_parser.parse_usage(text)
+    output_parser.parse_usage(f"11{S}{text}{S}{text}{S}{text}{S}x")
+
+
 def test_of_several_starts_the_newest_counts_and_the_others_are_counted() -> None:
     (account,) = output_parser.parse_sacct(golden("sacct_requeued", "24.11"))
     assert (account.state, account.exit_code, account.restarts, account.started_at) == (

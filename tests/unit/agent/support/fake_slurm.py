@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobscribe.agent.batch.command_runner import NO_ANSWER, CommandResult
-from jobscribe.agent.slurm.command_lines import ACCOUNT_NAMES, SEPARATOR
+from jobscribe.agent.slurm.command_lines import SEPARATOR
 
 DOWN = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 DB_DOWN = "sacct: error: slurm_persist_conn_open_without_init: failed to open persistent connection to host:127.0.0.1:6819: Connection refused"
@@ -68,6 +68,8 @@ class FakeSlurm:
         self.completing = 0.0
         self.hung = False
         self.refuse = ""
+        #: processor times and memory of all jobs by accounting; the name of those jobs, if another
+        self.used, self.used_name = ("", "", ""), ""
         self.calls: list[list[str]] = []
         #: sbatch sets `taken` when it has accepted a job, and waits for `answer` before it replies
         self.taken, self.answer = asyncio.Event(), asyncio.Event()
@@ -205,6 +207,7 @@ class FakeSlurm:
         named = next(
             (a.partition("=")[2].split(",") for a in argv if a.startswith("--jobs=")), None
         )
+        names = next(a.partition("=")[2] for a in argv if a.startswith("--format="))
         lines = []
         for j in self.jobs.values():
             if j.in_accounting and (named is None or j.job_id in named):
@@ -218,15 +221,17 @@ class FakeSlurm:
                     "Start": _time(j.started_at) or "Unknown",
                     "End": _time(j.ended_at) or "Unknown",
                     "ElapsedRaw": "1",
-                    "MaxRSS": j.max_rss,
+                    "MaxRSS": j.max_rss or self.used[2],
+                    "UserCPU": self.used[0],
+                    "SystemCPU": self.used[1],
                     "Partition": "debug",
                     "Account": "acct",
                     "NodeList": "n1" if j.started_at else "None assigned",
                     "Reason": j.reason or "None",
-                    "JobName": j.name,
+                    "JobName": self.used_name if "UserCPU" in names and self.used_name else j.name,
                     "Comment": j.comment if self.accounting_comments else "",
                 }
-                lines.append(SEPARATOR.join(said[n] for n in ACCOUNT_NAMES))
+                lines.append(SEPARATOR.join(said[n] for n in names.split(",")))
         return CommandResult(0, "\n".join(lines) + "\n", "")
 
     async def _scancel(self, argv: list[str]) -> CommandResult:

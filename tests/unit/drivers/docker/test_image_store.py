@@ -75,8 +75,12 @@ async def test_one_that_is_missing_is_pulled_by_tag_or_digest(fake: FakeDocker) 
     digest = "reg.example.org:5000/team/sim@sha256:" + "a" * 64
     fake.pullable = {"reg.example.org:5000/team/sim:2": OTHER, digest: OTHER, "plain:latest": OTHER}
     fake.images["plain"] = ""
+    told: list[str] = []
     async with images(fake) as i:
-        assert await i.ensure("reg.example.org:5000/team/sim:2") == OTHER
+        image = "reg.example.org:5000/team/sim:2"
+        for _ in range(2):
+            assert await i.ensure(image, on_pull=lambda: told.append("pull")) == OTHER
+        assert told == ["pull"], "an image that is there is not pulled"
         assert await i.ensure(digest) == OTHER
     assert [p for p, _ in fake.pulls] == ["reg.example.org:5000/team/sim:2", digest]
 

@@ -255,6 +255,28 @@ async def test_all_images_of_a_gang_are_there_before_its_first_container(
     )
 
 
+async def test_the_first_task_with_an_image_tells_of_its_pull(
+    new_life: New, fake: FakeDocker
+) -> None:
+    life = await new_life(pull="missing")
+    fake.pullable = {"team/sim:2": "sha256:" + "3" * 64}
+    tokens = [Token(f"{KEY.uid}-gang0003-command", 1, 1, "w", n) for n in range(2)]
+    runs = [
+        TaskRun(op_id=op_id(t, "run"), token=t, spec=life.spec(t, box={"image": "team/sim:2"}))
+        for t in tokens
+    ]
+    life.tasks.launch_gang(KEY, Shared(env={}, job="{}\n"), runs)
+    for token in tokens:
+        await life.reported(token, "running")
+    told = [[[n.code for n in e.notices or ()] for e in life.executions(token)] for token in tokens]
+    assert [] in told[0] and ["imagePulling"] in told[0]
+    assert told[0][-1] == ["imagePulling", "imagePulled"] and not any(told[1])
+    assert life.executions(tokens[0])[-1].notices[0].text == "team/sim:2"  # type: ignore[index]
+    # an image that is there is not pulled
+    again = life.launch(box={"image": "team/sim:2"})
+    assert not (await life.reported(again, "running")).notices
+
+
 async def test_a_gang_has_one_network_until_its_last_task_is_over(
     life: Life, fake: FakeDocker
 ) -> None:

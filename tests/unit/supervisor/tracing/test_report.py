@@ -21,6 +21,7 @@ from jobscribe.db.events.events import (
     StopRequested,
     SupervisorStarted,
     TaskEnded,
+    TaskNoticed,
     TaskPlaced,
     TaskStarted,
     TaskSubmitted,
@@ -126,6 +127,9 @@ class Log:
                 boot_id="b",
             ),
         )
+
+    def noticed(self, secs: float, t: Token, code: str, text: str) -> int:
+        return self.add(job_stream(t.jid), TaskNoticed(at=T + secs, token=t, code=code, text=text))
 
     def ended(self, secs: float, t: Token, theirs: float | None = None, **exit_: object) -> int:
         exit_ = {"code": 0, "ended_at": T + (secs if theirs is None else theirs), **exit_}
@@ -504,6 +508,34 @@ def test_phases_cover_a_run_from_its_request_to_its_end(log: Log) -> None:
     assert [(p["name"], p["until"]) for p in trace(log.store, jid_of(2), None)["phases"]] == [
         ("queued", None)
     ]
+
+
+def test_the_pull_of_an_image_is_a_phase_and_the_cause_of_its_gap(log: Log) -> None:
+    t = token()
+    log.requested(0)
+    log.placed(0.5, t)
+    log.noticed(1, t, "imagePulling", "team/solver:1")
+    assert trace(log.store, t.jid, None)["phases"][-1]["until"] is None, "while it is pulled"
+    log.noticed(13, t, "imagePulled", "team/solver:1")
+    log.started(13.5, t)
+    log.ended(20, t)
+    answer = trace(log.store, t.jid, None)
+    assert [
+        (p["name"], p["component"], p["since"] - T, p["until"] - T) for p in answer["phases"]
+    ] == [
+        ("queued", "supervisor", 0, 0.5),
+        ("op on its way", "agent", 0.5, 1),
+        ("image pull", "container", 1, 13),
+        ("op on its way", "agent", 13, 13.5),
+        ("execution", "command", 13.5, 20),
+    ]
+    assert [w["text"] for w in answer["waits"]] == [
+        f"12.0 s image team/solver:1 was pulled for task main/0, at {KEY}",
+        "6.5 s task main/0 ran",
+    ]
+    begins, pulled = [i["text"] for i in answer["items"] if i["component"] == "container"]
+    assert "the pull of image team/solver:1 begins" in begins
+    assert "image team/solver:1 is pulled" in pulled
 
 
 # ---- clocks and log lines

@@ -8,7 +8,7 @@ import { useKept } from "../kept.ts";
 import { Dialog } from "../parts/dialog.tsx";
 import { notify } from "../parts/frame.tsx";
 import { ErrorMessage, Loading } from "../parts/messages.tsx";
-import { Scroll } from "../parts/scroll.tsx";
+import { Table } from "../parts/table.tsx";
 import { useRemote } from "../remote.ts";
 import { path } from "../site.ts";
 import { ago, day, moment, plural } from "../text/format.ts";
@@ -51,11 +51,11 @@ export function Tokens(): JSX.Element {
       {list.data && live.length === 0 && (
         <p class="none">You have no valid token. Create one for each machine that needs it.</p>
       )}
-      {live.length > 0 && <Table tokens={live} onRevoke={setRevoking} />}
+      {live.length > 0 && <TokenTable tokens={live} onRevoke={setRevoking} />}
       {ended.length > 0 && (
         <details>
           <summary>{plural(ended.length, "token")} no longer valid</summary>
-          <Table tokens={ended} />
+          <TokenTable tokens={ended} />
         </details>
       )}
       {creating && <NewToken onClose={() => setCreating(false)} onEnd={list.reload} />}
@@ -66,71 +66,55 @@ export function Tokens(): JSX.Element {
   );
 }
 
-function Table(props: { tokens: Token[]; onRevoke?: (token: Token) => void }): JSX.Element {
+function TokenTable(props: { tokens: Token[]; onRevoke?: (token: Token) => void }): JSX.Element {
   const { onRevoke } = props;
   return (
-    <Scroll label={onRevoke ? "Valid tokens" : "Tokens that are no longer valid"}>
-      <table class="flat tokens">
-        <caption class="hidden">
-          {onRevoke ? "Valid tokens" : "Tokens that are no longer valid"}
-        </caption>
-        <thead>
-          <tr>
-            <th scope="col">Name</th>
-            <th scope="col" class="middle">
-              Scopes
-            </th>
-            <th scope="col" class={onRevoke ? "middle" : ""}>
-              {onRevoke ? "Expires" : "State"}
-            </th>
-            <th scope="col" class="middle">
-              Last used
-            </th>
-            {onRevoke && (
-              <th scope="col">
-                <span class="hidden">Action</span>
-              </th>
-            )}
-          </tr>
-        </thead>
-        <tbody>
-          {props.tokens.map((token) => (
-            <tr key={token.id} data-token={token.id}>
-              <th scope="row">
-                {token.name}
-                <span class="sub mono">{token.id}</span>
-                <span class="sub narrow">
-                  {token.scopes.join(", ")}
-                  {token.status === "live" && ` · until ${day(token.expiresAt)}`}
-                </span>
-              </th>
-              <td class="middle">{token.scopes.join(", ")}</td>
-              <td class={onRevoke ? "number middle" : "number"} title={moment(token.expiresAt)}>
-                {token.status === "live" ? day(token.expiresAt) : token.status}
-              </td>
-              <td
-                class="number soft middle"
-                title={token.lastUsedAt ? moment(token.lastUsedAt) : UNUSED}
+    <Table
+      label={onRevoke ? "Valid tokens" : "Tokens that are no longer valid"}
+      class="flat tokens"
+      heads={[
+        "Name",
+        { text: "Scopes", class: "middle" },
+        onRevoke ? { text: "Expires", class: "middle" } : "State",
+        { text: "Last used", class: "middle" },
+        onRevoke && { text: "Action", hidden: true },
+      ]}
+    >
+      {props.tokens.map((token) => (
+        <tr key={token.id} data-token={token.id}>
+          <th scope="row">
+            {token.name}
+            <span class="sub mono">{token.id}</span>
+            <span class="sub narrow">
+              {token.scopes.join(", ")}
+              {token.status === "live" && ` · until ${day(token.expiresAt)}`}
+            </span>
+          </th>
+          <td class="middle">{token.scopes.join(", ")}</td>
+          <td class={onRevoke ? "number middle" : "number"} title={moment(token.expiresAt)}>
+            {token.status === "live" ? day(token.expiresAt) : token.status}
+          </td>
+          <td
+            class="number soft middle"
+            title={token.lastUsedAt ? moment(token.lastUsedAt) : UNUSED}
+          >
+            {token.lastUsedAt ? ago(token.lastUsedAt, now.value) : "not lately"}
+          </td>
+          {onRevoke && (
+            <td class="act">
+              <button
+                type="button"
+                class="danger"
+                aria-label={`Revoke ${token.name}`}
+                onClick={() => onRevoke(token)}
               >
-                {token.lastUsedAt ? ago(token.lastUsedAt, now.value) : "not lately"}
-              </td>
-              {onRevoke && (
-                <td class="act">
-                  <button
-                    type="button"
-                    class="danger"
-                    aria-label={`Revoke ${token.name}`}
-                    onClick={() => onRevoke(token)}
-                  >
-                    Revoke …
-                  </button>
-                </td>
-              )}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </Scroll>
+                Revoke …
+              </button>
+            </td>
+          )}
+        </tr>
+      ))}
+    </Table>
   );
 }
 

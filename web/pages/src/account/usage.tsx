@@ -5,7 +5,7 @@ import { useLocation } from "preact-iso";
 import { data } from "../api.ts";
 import { now } from "../clock.ts";
 import { ErrorMessage, Loading } from "../parts/messages.tsx";
-import { Scroll } from "../parts/scroll.tsx";
+import { Table } from "../parts/table.tsx";
 import { type Remote, useRemote } from "../remote.ts";
 import { path } from "../site.ts";
 import {
@@ -93,7 +93,7 @@ export function Usage({ month, days, months }: UsageData): JSX.Element {
         </>
       )}
       {months.data && months.data.rows.length > 0 && (
-        <Table
+        <UsageTable
           label="Last months"
           head="Month"
           rows={[...months.data.rows].reverse().map((row) => ({
@@ -126,7 +126,7 @@ function Days(props: { month: string; rows: UsageRow[]; measure: Measure }): JSX
       <Bars days={days} month={month} measure={measure} />
       <details>
         <summary>The days as a table</summary>
-        <Table
+        <UsageTable
           label={`Days of ${monthName(month)}`}
           head="Day"
           rows={used.map(({ day, row }) => ({ key: String(day), name: String(day), row }))}
@@ -167,38 +167,23 @@ function Bars(props: { days: Day[]; month: string; measure: Measure }): JSX.Elem
   );
 }
 
-function Table(props: {
+function UsageTable(props: {
   label: string;
   head: string;
   rows: { key: string; name: JSX.Element | string; row: UsageRow }[];
 }): JSX.Element {
   return (
-    <Scroll label={props.label}>
-      <table class="flat usage">
-        <caption class="hidden">{props.label}</caption>
-        <thead>
-          <tr>
-            <th scope="col">{props.head}</th>
-            {MEASURES.map(({ name, label }) => (
-              <th scope="col" key={name}>
-                {label}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {props.rows.map(({ key, name, row }) => (
-            <tr key={key}>
-              <th scope="row">{name}</th>
-              {MEASURES.map((m) => (
-                <td class="number" key={m.name}>
-                  {valueText(row, m.name)}
-                </td>
-              ))}
-            </tr>
+    <Table label={props.label} heads={[props.head, ...MEASURES.map(({ label }) => label)]}>
+      {props.rows.map(({ key, name, row }) => (
+        <tr key={key}>
+          <th scope="row">{name}</th>
+          {MEASURES.map((m) => (
+            <td class="number" key={m.name}>
+              {valueText(row, m.name)}
+            </td>
           ))}
-        </tbody>
-      </table>
-    </Scroll>
+        </tr>
+      ))}
+    </Table>
   );
 }

@@ -20,7 +20,7 @@ import { type Task, type TasksReply, TasksTable } from "../parts/tasks.tsx";
 import { Timeline } from "../parts/timeline.tsx";
 import { TAIL, useLog } from "../parts/use_log.ts";
 import { WhyCard, type WhyReply } from "../parts/why.tsx";
-import { useRemote } from "../remote.ts";
+import { useRemote, useTogether } from "../remote.ts";
 import { isOwn, jobPath, ownerOf, path } from "../site.ts";
 import {
   formatView,
@@ -115,11 +115,12 @@ function Job({ jid }: { jid: string }): JSX.Element {
     for (const remote of [status, why, tasks]) remote.reload();
   };
   const title = row.data ? titleOf(row.data) : jid;
+  const isWhole = useTogether([status, row, why]);
   if (status.error && MISSING.includes(status.error.http)) return <Missing jid={jid} />;
   return (
     <Frame title={title}>
       {status.error && <ErrorMessage error={status.error} again={status.reload} />}
-      {status.data ? (
+      {status.data && isWhole ? (
         <>
           <JobHead
             jid={jid}

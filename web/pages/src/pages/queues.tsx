@@ -68,7 +68,7 @@ export function QueuesPage(): JSX.Element {
       {queues.data && (
         <div class="parts">
           <Waits reply={queues.data} />
-          <div class="parts side">
+          <div class="parts">
             <Slots reply={queues.data} />
             {!all && <Limits reply={queues.data} />}
           </div>

@@ -20,7 +20,7 @@ import { link, useLive } from "../live.ts";
 import { ClusterSignIn } from "../parts/cluster_sign_in.tsx";
 import { Frame } from "../parts/frame.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
-import { Frames, Result } from "../parts/results.tsx";
+import { Frames, NoFrames, Result } from "../parts/results.tsx";
 import { SimulationHead } from "../parts/simulation_head.tsx";
 import { Panels } from "../parts/simulation_panels.tsx";
 import { ValuesForm } from "../parts/simulation_values.tsx";
@@ -314,19 +314,9 @@ function Said(props: {
   if (!isRun) return null;
   const line = sentenceOf(status);
   const { signIn } = status;
-  const explains =
-    ["error", "canceled"].includes(status.state) || (status.state === "pending" && why);
+  // the button comes first, so that it does not move when the explanation arrives
   return (
     <>
-      {explains ? (
-        <WhyCard why={withOwnReason(status, why)} status={status as unknown as Status} />
-      ) : (
-        line && (
-          <p class="card note" role="status">
-            {line}
-          </p>
-        )
-      )}
       {signIn && isActive(status.state) && (
         <div class="buttons">
           <button
@@ -337,6 +327,16 @@ function Said(props: {
             Sign in to {signIn.cluster ?? "the cluster"}
           </button>
         </div>
+      )}
+      {["error", "canceled"].includes(status.state) ||
+      (status.state === "pending" && (why || status.jobStatusMessage)) ? (
+        <WhyCard why={withOwnReason(status, why)} status={status as unknown as Status} />
+      ) : (
+        line && (
+          <p class="card note" role="status">
+            {line}
+          </p>
+        )
       )}
       {status.alert && (
         <p class="card note warning" role="status">
@@ -375,7 +375,8 @@ function Results(props: {
   }
   if (model.kind === "sequential") return <Result status={status} model={model} />;
   const { computeJobHash: hash, computeJobSerial: serial } = status;
-  if (!hash || !status.frameCount) return null;
+  if (!hash || !status.frameCount)
+    return status.state === "running" ? <NoFrames model={model} /> : null;
   return (
     <Frames
       run={{ ...run, hash, serial }}

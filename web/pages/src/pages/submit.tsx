@@ -14,7 +14,7 @@ import { JobFields } from "../parts/job_fields.tsx";
 import { FileTab, readText } from "../parts/job_file.tsx";
 import { ErrorMessage } from "../parts/messages.tsx";
 import { Tabs } from "../parts/tabs.tsx";
-import { useRemote } from "../remote.ts";
+import { type Remote, useRemote, useTogether } from "../remote.ts";
 import { jobPath, path } from "../site.ts";
 import { idFor, type Order, type SubmitReply, sendOrder, untilAnswered } from "../submission.ts";
 import { plural, sentence } from "../text/format.ts";
@@ -129,9 +129,9 @@ export function SubmitPage(): JSX.Element {
             >
               {isForm ? (
                 <div class="pad">
-                  <JobFields
+                  <WholeFields
                     form={form}
-                    options={options.data}
+                    options={options}
                     problems={fields}
                     onChange={changeForm}
                     onScript={openScript}
@@ -186,6 +186,14 @@ export function SubmitPage(): JSX.Element {
       </form>
     </Frame>
   );
+}
+
+/** The fields, with the options that are said beside them: these would move the fields. */
+function WholeFields(
+  props: Omit<Parameters<typeof JobFields>[0], "options"> & { options: Remote<Options> },
+): JSX.Element | null {
+  const isWhole = useTogether([props.options]);
+  return isWhole ? <JobFields {...props} options={props.options.data} /> : null;
 }
 
 /** Permit a file to be dropped; a text that is dragged goes into its field as usual. */

@@ -29,6 +29,7 @@ export function ClusterSignIn(props: {
   const { need } = props;
   const form = useRef<HTMLFormElement>(null);
   const open = useRef(true);
+  const attempted = useRef(false);
   const [busy, setBusy] = useState(false);
   const [wrong, setWrong] = useState(signInSentence(need));
   useEffect(
@@ -42,6 +43,7 @@ export function ClusterSignIn(props: {
     event.preventDefault();
     const request = taken(form.current, need);
     if (!request) return;
+    attempted.current = true;
     setBusy(true);
     setWrong("");
     const said = await sent(request);
@@ -53,8 +55,12 @@ export function ClusterSignIn(props: {
       return;
     }
     setWrong(said);
-    form.current?.querySelector<HTMLInputElement>("[name=password]")?.focus();
   };
+  useEffect(() => {
+    // after an attempt; a field that is disabled takes no focus
+    if (attempted.current && !busy)
+      form.current?.querySelector<HTMLInputElement>("[name=password]")?.focus();
+  }, [busy]);
 
   return (
     <Dialog title={`Sign in to ${need.cluster ?? "the cluster"}`} onClose={props.onClose}>

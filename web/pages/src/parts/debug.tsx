@@ -16,7 +16,7 @@ import { type FilesReply, filePath } from "./files.tsx";
 import { ProfileView } from "./flame.tsx";
 import { Icon } from "./icons.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 import type { TasksReply } from "./tasks.tsx";
 
 interface Stop {
@@ -166,25 +166,14 @@ function Profiles(props: { jid: string; active: boolean; view: JobView }): JSX.E
         </p>
       )}
       {found.length > 0 && (
-        <Scroll label="Profiles">
-          <table class="flat">
-            <caption class="hidden">Profiles of the job</caption>
-            <thead>
-              <tr>
-                {["Task", "Attempt", "Tool", "Process", "Size", "Open", "Download"].map((head) => (
-                  <th scope="col" key={head}>
-                    {head}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {found.map((p) => (
-                <ProfileRow key={p.name} jid={jid} profile={p} view={view} />
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="Profiles of the job"
+          heads={["Task", "Attempt", "Tool", "Process", "Size", "Open", "Download"]}
+        >
+          {found.map((p) => (
+            <ProfileRow key={p.name} jid={jid} profile={p} view={view} />
+          ))}
+        </Table>
       )}
       {shown && <ProfileView key={shown.name} jid={jid} profile={shown} />}
     </section>
@@ -245,31 +234,20 @@ function Cores({ jid, tasks }: { jid: string; tasks: TasksReply | undefined }): 
         </p>
       ) : (
         <>
-          <Scroll label="Core files">
-            <table class="flat">
-              <caption class="hidden">Core files of attempt {tasks?.attempt}</caption>
-              <thead>
-                <tr>
-                  {["Number", "Task", "Program", "Process", "Size"].map((head) => (
-                    <th scope="col" key={head}>
-                      {head}
-                    </th>
-                  ))}
-                </tr>
-              </thead>
-              <tbody>
-                {found.map(({ task, file }, n) => (
-                  <tr key={`${task} ${file.name}`}>
-                    <td class="number">{n + 1}</td>
-                    <th scope="row">{task}</th>
-                    <td>{leaf(file.program ?? "")}</td>
-                    <td class="number">{file.pid ?? "–"}</td>
-                    <td class="number">{bytes(file.size)}</td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </Scroll>
+          <Table
+            label={`Core files of attempt ${tasks?.attempt}`}
+            heads={["Number", "Task", "Program", "Process", "Size"]}
+          >
+            {found.map(({ task, file }, n) => (
+              <tr key={`${task} ${file.name}`}>
+                <td class="number">{n + 1}</td>
+                <th scope="row">{task}</th>
+                <td>{leaf(file.program ?? "")}</td>
+                <td class="number">{file.pid ?? "–"}</td>
+                <td class="number">{bytes(file.size)}</td>
+              </tr>
+            ))}
+          </Table>
           <p class="soft">
             A core has the memory of the process, with its secrets, so it is not sent to a browser.
             These commands show its stack, and copy it:

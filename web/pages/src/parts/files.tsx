@@ -11,7 +11,7 @@ import { formatView, type JobView } from "../text/job_view.ts";
 import { Icon } from "./icons.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Preview } from "./preview.tsx";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 import { Upload } from "./upload.tsx";
 
 export interface RunFile {
@@ -49,46 +49,37 @@ export function Files(props: { jid: string; active: boolean; view: JobView }): J
         {found.length === 0 && !after ? (
           <p class="pad soft">The run directory has no files.</p>
         ) : (
-          <Scroll label="Files">
-            <table class="flat">
-              <caption class="hidden">Files of the run directory</caption>
-              <thead>
-                <tr>
-                  <th scope="col">Name</th>
-                  <th scope="col">Size</th>
-                  <th scope="col" class="changed">
-                    Changed
-                  </th>
-                  <th scope="col">
-                    <span class="hidden">Download</span>
-                  </th>
-                </tr>
-              </thead>
-              <tbody>
-                {found.map((file) => (
-                  <tr key={file.name} aria-current={file.name === view.file ? "true" : undefined}>
-                    <td class="file-name">
-                      <a href={link(file.name)}>{file.name}</a>
-                    </td>
-                    <td class="number">{bytes(file.size)}</td>
-                    <td class="number changed">{moment(file.mtime)}</td>
-                    <td>
-                      <a
-                        class="icon-link"
-                        href={filePath(jid, file.name)}
-                        download
-                        target="_self"
-                        aria-label={`Download ${file.name}`}
-                        title="Download"
-                      >
-                        <Icon name="download" />
-                      </a>
-                    </td>
-                  </tr>
-                ))}
-              </tbody>
-            </table>
-          </Scroll>
+          <Table
+            label="Files of the run directory"
+            heads={[
+              "Name",
+              "Size",
+              { text: "Changed", class: "changed" },
+              { text: "Download", hidden: true },
+            ]}
+          >
+            {found.map((file) => (
+              <tr key={file.name} aria-current={file.name === view.file ? "true" : undefined}>
+                <td class="file-name">
+                  <a href={link(file.name)}>{file.name}</a>
+                </td>
+                <td class="number">{bytes(file.size)}</td>
+                <td class="number changed">{moment(file.mtime)}</td>
+                <td>
+                  <a
+                    class="icon-link"
+                    href={filePath(jid, file.name)}
+                    download
+                    target="_self"
+                    aria-label={`Download ${file.name}`}
+                    title="Download"
+                  >
+                    <Icon name="download" />
+                  </a>
+                </td>
+              </tr>
+            ))}
+          </Table>
         )}
         {(after || next) && (
           <div class="pad buttons">

@@ -17,7 +17,7 @@ import { bytes, duration, plural } from "../text/format.ts";
 import { filePath } from "./files.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Plot } from "./plot.tsx";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 
 const ROW_PX = 20;
 const HOTTEST = 20;
@@ -126,29 +126,18 @@ function Flame(props: {
       </p>
       <details>
         <summary class="soft">Functions that take the most</summary>
-        <Scroll label="Functions that take the most">
-          <table class="flat">
-            <caption class="hidden">Functions that take the most</caption>
-            <thead>
-              <tr>
-                {["Function", "Itself", "With what it calls"].map((head) => (
-                  <th scope="col" key={head}>
-                    {head}
-                  </th>
-                ))}
-              </tr>
-            </thead>
-            <tbody>
-              {hot.map(({ name, self, total }) => (
-                <tr key={name}>
-                  <td>{name}</td>
-                  <td class="number">{percent(self / root.total)}</td>
-                  <td class="number">{percent(total / root.total)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="Functions that take the most"
+          heads={["Function", "Itself", "With what it calls"]}
+        >
+          {hot.map(({ name, self, total }) => (
+            <tr key={name}>
+              <td>{name}</td>
+              <td class="number">{percent(self / root.total)}</td>
+              <td class="number">{percent(total / root.total)}</td>
+            </tr>
+          ))}
+        </Table>
       </details>
     </>
   );

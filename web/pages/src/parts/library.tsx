@@ -10,7 +10,7 @@ import { bytes, moment, sentence } from "../text/format.ts";
 import { Dialog } from "./dialog.tsx";
 import { notify } from "./frame.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 
 export function Library({ type }: { type: string }): JSX.Element {
   const library = useRemote(`library ${type}`, (signal) => loadLibrary(type, signal));
@@ -75,44 +75,32 @@ export function Library({ type }: { type: string }): JSX.Element {
         </p>
       )}
       {files.length > 0 && (
-        <Scroll label="Files of the library">
-          <table class="flat">
-            <caption class="hidden">Files of the library</caption>
-            <thead>
-              <tr>
-                <th scope="col">Name</th>
-                <th scope="col">Size</th>
-                <th scope="col">Changed</th>
-                <th scope="col">
-                  <span class="hidden">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {files.map((file) => (
-                <tr key={file.name}>
-                  <td>
-                    <a href={path(libPath(type, file.name))} download target="_self">
-                      {file.name}
-                    </a>
-                  </td>
-                  <td class="number">{bytes(file.size)}</td>
-                  <td class="number">{file.mtime ? moment(file.mtime) : "–"}</td>
-                  <td>
-                    <button
-                      type="button"
-                      class="plain"
-                      aria-label={`Delete ${file.name}`}
-                      onClick={() => setRemoving(file.name)}
-                    >
-                      Delete …
-                    </button>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="Files of the library"
+          heads={["Name", "Size", "Changed", { text: "Actions", hidden: true }]}
+        >
+          {files.map((file) => (
+            <tr key={file.name}>
+              <td>
+                <a href={path(libPath(type, file.name))} download target="_self">
+                  {file.name}
+                </a>
+              </td>
+              <td class="number">{bytes(file.size)}</td>
+              <td class="number">{file.mtime ? moment(file.mtime) : "–"}</td>
+              <td>
+                <button
+                  type="button"
+                  class="plain"
+                  aria-label={`Delete ${file.name}`}
+                  onClick={() => setRemoving(file.name)}
+                >
+                  Delete …
+                </button>
+              </td>
+            </tr>
+          ))}
+        </Table>
       )}
       {files.length === 0 && <p class="pad soft">The library has no files yet.</p>}
       {removing && (

@@ -20,7 +20,7 @@ import {
   xText,
 } from "../text/plot_data.ts";
 import { colourOf, columns, options, type Shown } from "./plot_options.ts";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 
 /** Rows of the table; the CSV file has all. */
 const TABLE_ROWS = 200;
@@ -119,7 +119,7 @@ function Drawn({ plot, since: given, sync }: PlotProps): JSX.Element {
         {chart.byKey && chart.at !== null && spoken(plot, chart.at, since)}
       </p>
       <Legend plot={plot} hidden={hidden} at={chart.at} since={since} onToggle={toggle} />
-      <Table plot={plot} since={since} />
+      <Values plot={plot} since={since} />
     </section>
   );
 }
@@ -172,42 +172,33 @@ function Legend(props: {
   );
 }
 
-function Table({ plot, since }: { plot: PlotData; since: boolean }): JSX.Element {
+function Values({ plot, since }: { plot: PlotData; since: boolean }): JSX.Element {
   const [open, setOpen] = useState(false);
   const left = plot.x.values.length - TABLE_ROWS;
   return (
     <details class="plot-table" onToggle={(e) => setOpen(e.currentTarget.open)}>
       <summary>Values as a table</summary>
       {open && (
-        <Scroll label={`Values of the plot ${plot.title}`}>
-          <table class="flat">
-            <caption class="hidden">Values of the plot {plot.title}</caption>
-            <thead>
-              <tr>
-                <th scope="col">
-                  {plot.x.time ? (since ? "Time since start" : "Local time") : plot.x.name}
-                </th>
-                {plot.series.map((s) => (
-                  <th scope="col" key={s.name}>
-                    {s.name}
-                  </th>
+        <>
+          <Table
+            label={`Values of the plot ${plot.title}`}
+            heads={[
+              plot.x.time ? (since ? "Time since start" : "Local time") : plot.x.name,
+              ...plot.series.map((s) => s.name),
+            ]}
+          >
+            {rows(plot, TABLE_ROWS, since).map((row, n) => (
+              <tr key={plot.x.values[n]}>
+                {row.map((text, column) => (
+                  <td class="number" key={plot.series[column - 1]?.name ?? ""}>
+                    {text}
+                  </td>
                 ))}
               </tr>
-            </thead>
-            <tbody>
-              {rows(plot, TABLE_ROWS, since).map((row, n) => (
-                <tr key={plot.x.values[n]}>
-                  {row.map((text, column) => (
-                    <td class="number" key={plot.series[column - 1]?.name ?? ""}>
-                      {text}
-                    </td>
-                  ))}
-                </tr>
-              ))}
-            </tbody>
-          </table>
+            ))}
+          </Table>
           {left > 0 && <p class="pad soft">The CSV file has {left} more rows.</p>}
-        </Scroll>
+        </>
       )}
     </details>
   );

@@ -5,13 +5,13 @@ import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError, refusal, unreadable } from "../api.ts";
 import { bytes as size } from "../text/format.ts";
 import {
+  type Table as Csv,
   imageType,
   isTable,
   kindOf,
   likelyAxis,
   MOST_COLUMNS,
   numericColumns,
-  type Table,
   table,
   tablePlot,
 } from "../text/preview.ts";
@@ -19,7 +19,7 @@ import { filePath } from "./files.tsx";
 import { Icon } from "./icons.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Plot } from "./plot.tsx";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 
 const FIRST = 65_536;
 const MORE = 262_144;
@@ -232,34 +232,20 @@ function TableView(props: { name: string; text: string; cut: boolean }): JSX.Ele
   );
 }
 
-function Rows({ found, name }: { found: Table; name: string }): JSX.Element {
+function Rows({ found, name }: { found: Csv; name: string }): JSX.Element {
   return (
     <>
-      <Scroll label={`Rows of ${name}`}>
-        <table class="flat">
-          <caption class="hidden">Rows of {name}</caption>
-          <thead>
-            <tr>
-              {found.head.map((head, n) => (
-                <th scope="col" key={n}>
-                  {head}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {found.rows.slice(0, SHOWN_ROWS).map((row, n) => (
-              <tr key={n}>
-                {found.head.map((_, m) => (
-                  <td class="number" key={m}>
-                    {row[m]}
-                  </td>
-                ))}
-              </tr>
+      <Table label={`Rows of ${name}`} heads={found.head}>
+        {found.rows.slice(0, SHOWN_ROWS).map((row, n) => (
+          <tr key={n}>
+            {found.head.map((_, m) => (
+              <td class="number" key={m}>
+                {row[m]}
+              </td>
             ))}
-          </tbody>
-        </table>
-      </Scroll>
+          </tr>
+        ))}
+      </Table>
       {found.rows.length > SHOWN_ROWS && <p class="soft">The first {SHOWN_ROWS} rows are shown.</p>}
     </>
   );

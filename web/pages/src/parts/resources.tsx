@@ -20,7 +20,7 @@ import {
 } from "../text/usage_plots.ts";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Plot } from "./plot.tsx";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 
 /** Samples of usage are no events, so the stream does not name them. */
 const ASK_MS = 5000;
@@ -134,8 +134,8 @@ const isBatch = (reply: DefinitionReply | undefined): boolean =>
 function noPlots(active: boolean, nothing: boolean, batch: boolean): string {
   if (batch)
     return active
-      ? "Not measured over time on a cluster. The peak of memory is known when the job has ended."
-      : "No values over time: they are not measured on a cluster.";
+      ? "Not measured over time on a cluster. CPU time and the peak of memory are known when the job has ended."
+      : "No values over time: they are not measured on a cluster. Totals are from Slurm's accounting.";
   if (active) return "The first values arrive a few seconds after the start.";
   return nothing ? "No usage is known." : "No values over time are kept of this attempt.";
 }
@@ -200,29 +200,19 @@ function Totals(props: {
 function TotalsTable(props: { found: ReturnType<typeof measures>; attempt: number }): JSX.Element {
   const { found } = props;
   return (
-    <Scroll label="Usage">
-      <table class="flat">
-        <caption class="hidden">Resource usage of all tasks of attempt {props.attempt}</caption>
-        <thead>
-          <tr>
-            <th scope="col">Resource</th>
-            <th scope="col">Now, all tasks</th>
-            <th scope="col">Total, all tasks</th>
-            <th scope="col">Largest task</th>
-          </tr>
-        </thead>
-        <tbody>
-          {found.map((m) => (
-            <tr key={m.name}>
-              <th scope="row">{m.name}</th>
-              <Cell amount={m.now} />
-              <Cell amount={m.total} />
-              <Cell amount={m.largest} />
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </Scroll>
+    <Table
+      label={`Resource usage of all tasks of attempt ${props.attempt}`}
+      heads={["Resource", "Now, all tasks", "Total, all tasks", "Largest task"]}
+    >
+      {found.map((m) => (
+        <tr key={m.name}>
+          <th scope="row">{m.name}</th>
+          <Cell amount={m.now} />
+          <Cell amount={m.total} />
+          <Cell amount={m.largest} />
+        </tr>
+      ))}
+    </Table>
   );
 }
 

@@ -50,7 +50,7 @@ export function Frames(props: {
   const frame = wanted < 0 ? count - 1 : Math.min(wanted, count - 1);
   const shown = useRef(new Map<string, number>());
   const [look, setLook] = useState<Look>(rememberedLook);
-  const reports = model.reports.length ? model.reports : [asReport(model)];
+  const reports = reportsOf(model);
   if (count <= 0) return null;
   return (
     <>
@@ -83,6 +83,23 @@ export function Frames(props: {
     </>
   );
 }
+
+/** The place of the pictures, before there is a frame. */
+export function NoFrames({ model }: { model: Model }): JSX.Element {
+  return (
+    <section class="reports" aria-label="Results">
+      {reportsOf(model).map(({ name, title }) => (
+        <div class="card report" key={name}>
+          <h3>{title}</h3>
+          <p class="plot-empty">The first frame is not there yet.</p>
+        </div>
+      ))}
+    </section>
+  );
+}
+
+const reportsOf = (model: Model): Report[] =>
+  model.reports.length ? model.reports : [asReport(model)];
 
 const asReport = (model: Model): Report => ({
   name: model.name,

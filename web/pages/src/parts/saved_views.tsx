@@ -2,6 +2,7 @@
 
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
+import { useKept } from "../kept.ts";
 import { path } from "../site.ts";
 import { followViews, MAX_NAME, MAX_VIEWS, removeView, saveView, views } from "../views.ts";
 import { Dialog } from "./dialog.tsx";
@@ -54,7 +55,7 @@ export function SavedViews(props: {
 }
 
 function NameDialog({ query, onClose }: { query: string; onClose: () => void }): JSX.Element {
-  const [name, setName] = useState("");
+  const [name, setName, forget] = useKept("view-name");
   const full = views.value.length >= MAX_VIEWS;
   const save = (event: Event): void => {
     event.preventDefault();
@@ -66,6 +67,7 @@ function NameDialog({ query, onClose }: { query: string; onClose: () => void }):
         true,
       );
     }
+    forget();
     onClose();
   };
   return (

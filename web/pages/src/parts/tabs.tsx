@@ -20,9 +20,13 @@ export function Tabs<T extends string>(props: {
   const list = useRef<HTMLDivElement>(null);
   const { items, selected } = props;
   useEffect(() => {
-    // on a narrow page it may be outside of what is visible
-    const tab = list.current?.querySelector(`#tab-${selected}`);
-    tab?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    // on a narrow page it may be outside of what is visible; only the list scrolls, not the page
+    const tabs = list.current;
+    const tab = tabs?.querySelector<HTMLElement>(`#tab-${selected}`);
+    if (!tabs || !tab) return;
+    const [box, own] = [tabs.getBoundingClientRect(), tab.getBoundingClientRect()];
+    if (own.left < box.left) tabs.scrollLeft += own.left - box.left;
+    else if (own.right > box.right) tabs.scrollLeft += own.right - box.right;
   }, [selected]);
   const onKeyDown = (event: KeyboardEvent): void => {
     const step = STEPS[event.key];

@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { ApiError, data } from "../api.ts";
+import { useKept } from "../kept.ts";
 import { sentence } from "../text/format.ts";
 import { Dialog } from "./dialog.tsx";
 import { notify } from "./frame.tsx";
@@ -37,7 +38,7 @@ function TagDialog(props: {
   onClose: () => void;
 }): JSX.Element {
   const { jid, tags } = props;
-  const [text, setText] = useState(tags.join(" "));
+  const [text, setText, forget] = useKept(`tags ${jid}`, tags.join(" "));
   const [problem, setProblem] = useState("");
   const save = async (event: Event): Promise<void> => {
     event.preventDefault();
@@ -46,6 +47,7 @@ function TagDialog(props: {
     const remove = tags.filter((t) => !wanted.includes(t));
     try {
       await data("job-tag", { computeJid: jid, add, remove });
+      forget();
       props.onChanged();
       notify("The tags are changed.");
       props.onClose();
@@ -74,7 +76,13 @@ function TagDialog(props: {
           <button type="submit" class="main">
             Save
           </button>
-          <button type="button" onClick={props.onClose}>
+          <button
+            type="button"
+            onClick={() => {
+              forget();
+              props.onClose();
+            }}
+          >
             Leave as they are
           </button>
         </div>

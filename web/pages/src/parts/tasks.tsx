@@ -7,7 +7,7 @@ import { duration, moment, sentence } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
 import type { CoreFile } from "./debug.tsx";
 import { Loading } from "./messages.tsx";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 
 export interface Exit {
   code: number | null;
@@ -52,31 +52,20 @@ export function TasksTable(props: {
   if (reply.tasks.length === 0) return <p class="pad soft">No task has been placed yet.</p>;
   return (
     <>
-      <Scroll label="Tasks">
-        <table class="flat">
-          <caption class="hidden">Tasks of attempt {reply.attempt}</caption>
-          <thead>
-            <tr>
-              {["Task", "State", "Host", "Started", "Duration", "Exit", "Log"].map((head) => (
-                <th scope="col" key={head}>
-                  {head}
-                </th>
-              ))}
-            </tr>
-          </thead>
-          <tbody>
-            {reply.tasks.map((task) => (
-              <TaskRow
-                key={`${task.role}/${task.index}`}
-                task={task}
-                view={view}
-                jid={jid}
-                attempt={reply.attempt}
-              />
-            ))}
-          </tbody>
-        </table>
-      </Scroll>
+      <Table
+        label={`Tasks of attempt ${reply.attempt}`}
+        heads={["Task", "State", "Host", "Started", "Duration", "Exit", "Log"]}
+      >
+        {reply.tasks.map((task) => (
+          <TaskRow
+            key={`${task.role}/${task.index}`}
+            task={task}
+            view={view}
+            jid={jid}
+            attempt={reply.attempt}
+          />
+        ))}
+      </Table>
       {reply.attempts.length > 1 && <Attempts reply={reply} view={view} jid={jid} />}
     </>
   );

@@ -9,7 +9,7 @@ import { useRemote } from "../remote.ts";
 import { duration, moment, sentence } from "../text/format.ts";
 import { type Span, spans, type TraceReply } from "../text/timeline.ts";
 import { ErrorMessage, Loading } from "./messages.tsx";
-import { Scroll } from "./scroll.tsx";
+import { Table } from "./table.tsx";
 
 export function Timeline({
   jid,
@@ -31,25 +31,15 @@ export function Timeline({
   const found = spans(trace.data, now.value);
   if (found.length === 0) return <p class="pad soft">Nothing has happened yet.</p>;
   return (
-    <Scroll label="Timeline">
-      <table class="flat timeline">
-        <caption class="hidden">Phases of the job, and the causes of its gaps</caption>
-        <thead>
-          <tr>
-            {["From", "Phase", "Duration", "On the time axis"].map((head) => (
-              <th scope="col" key={head}>
-                {head}
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          {found.map((span) => (
-            <SpanRow span={span} reason={reason} key={`${span.since} ${span.name} ${span.gap}`} />
-          ))}
-        </tbody>
-      </table>
-    </Scroll>
+    <Table
+      label="Phases of the job, and the causes of its gaps"
+      class="flat timeline"
+      heads={["From", "Phase", "Duration", "On the time axis"]}
+    >
+      {found.map((span) => (
+        <SpanRow span={span} reason={reason} key={`${span.since} ${span.name} ${span.gap}`} />
+      ))}
+    </Table>
   );
 }
 

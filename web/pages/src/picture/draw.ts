@@ -54,7 +54,7 @@ const TOP = 26;
 const BELOW = 48;
 const LABEL = 18;
 const MOST_HEIGHT = 560;
-const MOST_NARROW = 40;
+const MOST_NARROW = 24;
 /** Shapes more oblong than this are not drawn to scale. */
 const OBLONG = 5;
 /** So few different whole values are kinds, each with a colour of its own. */

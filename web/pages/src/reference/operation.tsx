@@ -2,7 +2,7 @@
 
 import type { ComponentChildren, JSX } from "preact";
 import { Example } from "../parts/example.tsx";
-import { Scroll } from "../parts/scroll.tsx";
+import { Table } from "../parts/table.tsx";
 import { path, site } from "../site.ts";
 import { sentence } from "../text/format.ts";
 import {
@@ -117,33 +117,22 @@ export function OperationView(props: {
 
 function Parameters(props: { document: OpenApi; parameters: Parameter[] }): JSX.Element {
   return (
-    <Scroll label="Parameters">
-      <table class="fields">
-        <thead>
-          <tr>
-            <th scope="col">Name</th>
-            <th scope="col">In</th>
-            <th scope="col">Type</th>
-          </tr>
-        </thead>
-        <tbody>
-          {props.parameters.map((p) => (
-            <tr key={`${p.in} ${p.name}`}>
-              <th scope="row">
-                <code>{p.name}</code>
-                {p.required && <span class="required"> required</span>}
-              </th>
-              <td>{p.in}</td>
-              <td>
-                {typeText(props.document, p.schema ?? {})}
-                {p.description && <span class="sub">{p.description}</span>}
-                {p.schema?.pattern && <code class="sub">{p.schema.pattern}</code>}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </Scroll>
+    <Table label="Parameters" class="fields" heads={["Name", "In", "Type"]}>
+      {props.parameters.map((p) => (
+        <tr key={`${p.in} ${p.name}`}>
+          <th scope="row">
+            <code>{p.name}</code>
+            {p.required && <span class="required"> required</span>}
+          </th>
+          <td>{p.in}</td>
+          <td>
+            {typeText(props.document, p.schema ?? {})}
+            {p.description && <span class="sub">{p.description}</span>}
+            {p.schema?.pattern && <code class="sub">{p.schema.pattern}</code>}
+          </td>
+        </tr>
+      ))}
+    </Table>
   );
 }
 

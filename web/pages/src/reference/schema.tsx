@@ -2,7 +2,7 @@
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
-import { Scroll } from "../parts/scroll.tsx";
+import { Table } from "../parts/table.tsx";
 import { type OpenApi, objectOf, type Schema, typeText } from "../text/openapi.ts";
 
 export function SchemaTable(props: {
@@ -16,31 +16,22 @@ export function SchemaTable(props: {
   const fields = Object.entries(found.schema.properties ?? {});
   if (fields.length === 0) return <p class="soft">An object without fields of its own.</p>;
   return (
-    <Scroll label={label}>
-      <table class="fields">
-        <thead>
-          <tr>
-            <th scope="col">Field</th>
-            <th scope="col">Type</th>
-            <th scope="col" class="middle">
-              Default
-            </th>
-          </tr>
-        </thead>
-        <tbody>
-          {fields.map(([name, field]) => (
-            <Field
-              key={name}
-              document={document}
-              name={name}
-              schema={field}
-              required={found.schema.required?.includes(name) ?? false}
-              label={`${label}, ${name}`}
-            />
-          ))}
-        </tbody>
-      </table>
-    </Scroll>
+    <Table
+      label={label}
+      class="fields"
+      heads={["Field", "Type", { text: "Default", class: "middle" }]}
+    >
+      {fields.map(([name, field]) => (
+        <Field
+          key={name}
+          document={document}
+          name={name}
+          schema={field}
+          required={found.schema.required?.includes(name) ?? false}
+          label={`${label}, ${name}`}
+        />
+      ))}
+    </Table>
   );
 }
 

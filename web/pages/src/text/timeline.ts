@@ -28,7 +28,13 @@ export function spans(trace: TraceReply, now: number): Span[] {
       gap: false,
     })),
     ...trace.waits.map((w) => ({ ...w, name: withoutSeconds(w.text), open: false, gap: true })),
-  ].sort((a, b) => a.since - b.since || b.until - a.until);
+  ].sort(
+    // a phase without duration precedes what begins at its end; a longer phase precedes its gaps
+    (a, b) =>
+      a.since - b.since ||
+      Number(a.until > a.since) - Number(b.until > b.since) ||
+      b.until - a.until,
+  );
   const begin = Math.min(...rows.map((r) => r.since));
   const whole = Math.max(...rows.map((r) => r.until)) - begin || 1;
   return rows.map(({ name, since, until, open, gap }) => ({

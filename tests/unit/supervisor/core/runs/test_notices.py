@@ -42,6 +42,24 @@ def test_a_notice_is_recorded_while_the_task_runs_and_once(kit):
     assert schema_of(msgspec.structs.replace(folded, job=stage.job())) == 5
 
 
+def test_the_pull_of_an_image_is_recorded_before_the_task_starts(kit):
+    stage = kit.Stage()
+    stage.submit(1)
+    stage.up()
+    token = stage.token()
+    pulling, pulled = (Notice(code, "team/sim:2") for code in ("imagePulling", "imagePulled"))
+    plain = kit.starting(token)
+    for notices in ((pulling,), (pulling,), (pulling, pulled)):
+        stage.reports(msgspec.structs.replace(plain, notices=notices))
+    stage.reports(msgspec.structs.replace(kit.running(token), notices=(pulling, pulled)))
+    assert [(e.code, e.text) for e in noticed(stage)] == [
+        ("imagePulling", "team/sim:2"),
+        ("imagePulled", "team/sim:2"),
+    ]
+    assert stage.events()[-3:] == ["TaskNoticed", "TaskNoticed", "TaskStarted"]
+    assert "the task goes on" not in "".join(map(sentence, noticed(stage)))
+
+
 def test_notices_of_a_command_that_ended_are_recorded_and_no_flood_of_them(kit):
     stage, token = runs(kit)
     many = tuple(Notice("debuggerUnreachable", str(n)) for n in range(MOST_NOTICES + 4))

@@ -11,7 +11,7 @@ import { type AgentRow, brief, phaseState, phaseWord } from "../../text/site.ts"
 import { pieces } from "../../text/terminal.ts";
 import { Dialog } from "../dialog.tsx";
 import { ErrorMessage, Loading } from "../messages.tsx";
-import { Scroll } from "../scroll.tsx";
+import { Table } from "../table.tsx";
 import { Badge, Nothing, Part } from "./part.tsx";
 
 /** Bytes of the end of a log that are shown. */
@@ -30,54 +30,48 @@ export function Agents({ agents, all }: { agents: AgentRow[]; all: boolean }): J
       {agents.length === 0 ? (
         <Nothing>There is none. One starts with the first run.</Nothing>
       ) : (
-        <Scroll label="Agents">
-          <table class="flat agents">
-            <caption class="hidden">Agents</caption>
-            <thead>
-              <tr>
-                <th scope="col">Agent</th>
-                <th scope="col">State</th>
-                <th scope="col">Heartbeat</th>
-                <th scope="col">Version</th>
-                <th scope="col">Jobs</th>
-                <th scope="col">Last error</th>
-                <th scope="col">
-                  <span class="hidden">Log</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {agents.map((a) => (
-                <tr key={a.agent}>
-                  <th scope="row">
-                    {a.driver}, {a.kind} on {a.host}
-                    <span class="sub">
-                      {all && `${a.uid} · `}
-                      {a.agentId}
-                    </span>
-                  </th>
-                  <td>
-                    <Badge state={phaseState(a.phase)} word={phaseWord(a.phase)} />
-                    {a.since !== null && <span class="sub"> {ago(a.since, now.value)}</span>}
-                  </td>
-                  <td class="number">
-                    {a.heartbeatSecs === null ? "–" : `${brief(a.heartbeatSecs)} ago`}
-                  </td>
-                  <td>{a.version ?? "–"}</td>
-                  <td>
-                    <Jobs jobs={a.jobs} />
-                  </td>
-                  <td class="last-error">{a.lastError ? sentence(a.lastError) : "–"}</td>
-                  <td>
-                    <button type="button" onClick={() => setShown(a.agent)}>
-                      Log
-                    </button>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="Agents"
+          class="flat agents"
+          heads={[
+            "Agent",
+            "State",
+            "Heartbeat",
+            "Version",
+            "Jobs",
+            "Last error",
+            { text: "Log", hidden: true },
+          ]}
+        >
+          {agents.map((a) => (
+            <tr key={a.agent}>
+              <th scope="row">
+                {a.driver}, {a.kind} on {a.host}
+                <span class="sub">
+                  {all && `${a.uid} · `}
+                  {a.agentId}
+                </span>
+              </th>
+              <td>
+                <Badge state={phaseState(a.phase)} word={phaseWord(a.phase)} />
+                {a.since !== null && <span class="sub"> {ago(a.since, now.value)}</span>}
+              </td>
+              <td class="number">
+                {a.heartbeatSecs === null ? "–" : `${brief(a.heartbeatSecs)} ago`}
+              </td>
+              <td>{a.version ?? "–"}</td>
+              <td>
+                <Jobs jobs={a.jobs} />
+              </td>
+              <td class="last-error">{a.lastError ? sentence(a.lastError) : "–"}</td>
+              <td>
+                <button type="button" onClick={() => setShown(a.agent)}>
+                  Log
+                </button>
+              </td>
+            </tr>
+          ))}
+        </Table>
       )}
       {shown && <AgentLog agent={shown} onClose={() => setShown(undefined)} />}
     </Part>

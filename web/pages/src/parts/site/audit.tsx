@@ -7,7 +7,7 @@ import { useRemote } from "../../remote.ts";
 import { jobPath } from "../../site.ts";
 import { moment } from "../../text/format.ts";
 import { ErrorMessage, Loading } from "../messages.tsx";
-import { Scroll } from "../scroll.tsx";
+import { Table } from "../table.tsx";
 import { Nothing, Part } from "./part.tsx";
 
 interface AuditEvent {
@@ -75,41 +75,30 @@ export function Audit(): JSX.Element {
       {events.length === 0 ? (
         <Nothing>{next === null ? "Nothing is on record." : "Nothing on this page."}</Nothing>
       ) : (
-        <Scroll label="Audit trail">
-          <table class="flat audit">
-            <caption class="hidden">Requests of users for other users, newest first</caption>
-            <thead>
-              <tr>
-                <th scope="col">Time</th>
-                <th scope="col">Who</th>
-                <th scope="col">Role</th>
-                <th scope="col">For user</th>
-                <th scope="col">What</th>
-                <th scope="col">Job</th>
-              </tr>
-            </thead>
-            <tbody>
-              {events.map((e) => (
-                <tr key={e.version}>
-                  <td class="number">{moment(e.at)}</td>
-                  <td class="mono">{e.event.actor ?? "–"}</td>
-                  <td>{ROLES[e.event.actorRole ?? ""] ?? e.event.actorRole ?? "–"}</td>
-                  <td class="mono">{e.event.subject ?? "–"}</td>
-                  <td>{e.event.action ?? e.event.type}</td>
-                  <td>
-                    {e.event.jid ? (
-                      <a class="mono" href={jobPath(e.event.jid)}>
-                        {e.event.jid.split("-")[1]}
-                      </a>
-                    ) : (
-                      "–"
-                    )}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="Requests of users for other users, newest first"
+          class="flat audit"
+          heads={["Time", "Who", "Role", "For user", "What", "Job"]}
+        >
+          {events.map((e) => (
+            <tr key={e.version}>
+              <td class="number">{moment(e.at)}</td>
+              <td class="mono">{e.event.actor ?? "–"}</td>
+              <td>{ROLES[e.event.actorRole ?? ""] ?? e.event.actorRole ?? "–"}</td>
+              <td class="mono">{e.event.subject ?? "–"}</td>
+              <td>{e.event.action ?? e.event.type}</td>
+              <td>
+                {e.event.jid ? (
+                  <a class="mono" href={jobPath(e.event.jid)}>
+                    {e.event.jid.split("-")[1]}
+                  </a>
+                ) : (
+                  "–"
+                )}
+              </td>
+            </tr>
+          ))}
+        </Table>
       )}
       {(next !== null || pages.length > 1) && (
         <nav class="pages pad" aria-label="Pages of the audit trail">

@@ -15,7 +15,7 @@ import {
   partitionWords,
 } from "../../text/site.ts";
 import { notify } from "../frame.tsx";
-import { Scroll } from "../scroll.tsx";
+import { Table } from "../table.tsx";
 import { Badge, Meter, Nothing, Part } from "./part.tsx";
 
 interface CheckReply {
@@ -182,39 +182,34 @@ function ClusterPart({ cluster }: { cluster: ClusterRow }): JSX.Element {
     >
       {cluster.detail && <p class="host-error pad">{sentence(cluster.detail)}</p>}
       {cluster.partitions ? (
-        <Scroll label={`Partitions of ${cluster.cluster}`}>
-          <table class="flat">
-            <caption class="hidden">Partitions of {cluster.cluster}</caption>
-            <thead>
-              <tr>
-                <th scope="col">Partition</th>
-                <th scope="col">Nodes</th>
-                <th scope="col">Cores of a node</th>
-                <th scope="col">Memory of a node</th>
-                <th scope="col">GPUs of a node</th>
-                <th scope="col">Time limit</th>
-              </tr>
-            </thead>
-            <tbody>
-              {cluster.partitions.map((p) => (
-                <tr key={p.name}>
-                  <th scope="row">
-                    {p.name}
-                    {p.default && <span class="soft"> (default)</span>}
-                    {p.up === false && <PartitionState state={p.state} />}
-                  </th>
-                  <td>
-                    <Nodes partition={p} />
-                  </td>
-                  <td class="number">{p.coresPerNode ?? "–"}</td>
-                  <td class="number">{p.memoryMbPerNode ? megabytes(p.memoryMbPerNode) : "–"}</td>
-                  <td class="number">{p.gpusPerNode ?? "–"}</td>
-                  <td class="number">{p.timeLimitSecs ? duration(p.timeLimitSecs) : "no limit"}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label={`Partitions of ${cluster.cluster}`}
+          heads={[
+            "Partition",
+            "Nodes",
+            "Cores of a node",
+            "Memory of a node",
+            "GPUs of a node",
+            "Time limit",
+          ]}
+        >
+          {cluster.partitions.map((p) => (
+            <tr key={p.name}>
+              <th scope="row">
+                {p.name}
+                {p.default && <span class="soft"> (default)</span>}
+                {p.up === false && <PartitionState state={p.state} />}
+              </th>
+              <td>
+                <Nodes partition={p} />
+              </td>
+              <td class="number">{p.coresPerNode ?? "–"}</td>
+              <td class="number">{p.memoryMbPerNode ? megabytes(p.memoryMbPerNode) : "–"}</td>
+              <td class="number">{p.gpusPerNode ?? "–"}</td>
+              <td class="number">{p.timeLimitSecs ? duration(p.timeLimitSecs) : "no limit"}</td>
+            </tr>
+          ))}
+        </Table>
       ) : (
         <Nothing>Its partitions are not known.</Nothing>
       )}

@@ -10,7 +10,7 @@ import { ago, duration, moment, plural, sentence } from "../../text/format.ts";
 import { Dialog } from "../dialog.tsx";
 import { notify } from "../frame.tsx";
 import { ErrorMessage, Loading } from "../messages.tsx";
-import { Scroll } from "../scroll.tsx";
+import { Table } from "../table.tsx";
 import { Badge, Nothing, Part } from "./part.tsx";
 
 interface UserRow {
@@ -40,33 +40,21 @@ export function Users(): JSX.Element {
       {rows.length === 0 ? (
         <Nothing>There is no such user.</Nothing>
       ) : (
-        <Scroll label="Users">
-          <table class="flat">
-            <caption class="hidden">Users</caption>
-            <thead>
-              <tr>
-                <th scope="col">User</th>
-                <th scope="col">Id</th>
-                <th scope="col">Role</th>
-                <th scope="col">Groups</th>
-                <th scope="col">Active runs</th>
-                <th scope="col">Valid tokens</th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((u) => (
-                <tr key={u.uid}>
-                  <th scope="row">{u.name ?? "–"}</th>
-                  <td class="mono">{u.uid}</td>
-                  <td>{ROLES[u.role] ?? u.role}</td>
-                  <td>{u.groups.join(", ") || "–"}</td>
-                  <td class="number">{u.active}</td>
-                  <td class="number">{u.tokens}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="Users"
+          heads={["User", "Id", "Role", "Groups", "Active runs", "Valid tokens"]}
+        >
+          {rows.map((u) => (
+            <tr key={u.uid}>
+              <th scope="row">{u.name ?? "–"}</th>
+              <td class="mono">{u.uid}</td>
+              <td>{ROLES[u.role] ?? u.role}</td>
+              <td>{u.groups.join(", ") || "–"}</td>
+              <td class="number">{u.active}</td>
+              <td class="number">{u.tokens}</td>
+            </tr>
+          ))}
+        </Table>
       )}
       {users.data.total > rows.length && (
         <Nothing>{plural(users.data.total - rows.length, "more user")}.</Nothing>
@@ -119,54 +107,48 @@ export function Tokens(): JSX.Element {
       {rows.length === 0 ? (
         <Nothing>No user has a valid API token.</Nothing>
       ) : (
-        <Scroll label="API tokens">
-          <table class="flat tokens">
-            <caption class="hidden">API tokens</caption>
-            <thead>
-              <tr>
-                <th scope="col">Token</th>
-                <th scope="col">User</th>
-                <th scope="col">State</th>
-                <th scope="col">Scopes</th>
-                <th scope="col">Created</th>
-                <th scope="col">Expires</th>
-                <th scope="col">
-                  <span class="hidden">Revoke</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((t) => (
-                <tr key={t.id} data-token={t.id}>
-                  <th scope="row">
-                    {t.name} <span class="sub mono">{t.id}</span>
-                  </th>
-                  <td>{t.user ?? <span class="mono">{t.uid}</span>}</td>
-                  <td>
-                    <Badge state={STATUS[t.status][0]} word={STATUS[t.status][1]} />
-                  </td>
-                  <td>{t.scopes.join(", ")}</td>
-                  <td class="number" title={moment(t.createdAt)}>
-                    {ago(t.createdAt, now.value)}
-                    {t.createdBy !== t.uid && <span class="sub"> by {t.createdBy}</span>}
-                  </td>
-                  <td class="number" title={moment(t.expiresAt)}>
-                    {t.expiresAt > now.value
-                      ? `in ${duration(t.expiresAt - now.value)}`
-                      : ago(t.expiresAt, now.value)}
-                  </td>
-                  <td>
-                    {t.status === "live" && (
-                      <button type="button" class="danger" onClick={() => setRevoking(t)}>
-                        Revoke …
-                      </button>
-                    )}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="API tokens"
+          class="flat tokens"
+          heads={[
+            "Token",
+            "User",
+            "State",
+            "Scopes",
+            "Created",
+            "Expires",
+            { text: "Revoke", hidden: true },
+          ]}
+        >
+          {rows.map((t) => (
+            <tr key={t.id} data-token={t.id}>
+              <th scope="row">
+                {t.name} <span class="sub mono">{t.id}</span>
+              </th>
+              <td>{t.user ?? <span class="mono">{t.uid}</span>}</td>
+              <td>
+                <Badge state={STATUS[t.status][0]} word={STATUS[t.status][1]} />
+              </td>
+              <td>{t.scopes.join(", ")}</td>
+              <td class="number" title={moment(t.createdAt)}>
+                {ago(t.createdAt, now.value)}
+                {t.createdBy !== t.uid && <span class="sub"> by {t.createdBy}</span>}
+              </td>
+              <td class="number" title={moment(t.expiresAt)}>
+                {t.expiresAt > now.value
+                  ? `in ${duration(t.expiresAt - now.value)}`
+                  : ago(t.expiresAt, now.value)}
+              </td>
+              <td>
+                {t.status === "live" && (
+                  <button type="button" class="danger" onClick={() => setRevoking(t)}>
+                    Revoke …
+                  </button>
+                )}
+              </td>
+            </tr>
+          ))}
+        </Table>
       )}
       {revoking && (
         <RevokeDialog

@@ -6,7 +6,7 @@ import { data } from "../../api.ts";
 import { useRemote } from "../../remote.ts";
 import { limitAmount, limitName } from "../../text/site.ts";
 import { ErrorMessage, Loading } from "../messages.tsx";
-import { Scroll } from "../scroll.tsx";
+import { Table } from "../table.tsx";
 import { Nothing, Part } from "./part.tsx";
 
 interface SettingRow {
@@ -68,31 +68,22 @@ export function Settings(): JSX.Element {
       {rows.length === 0 ? (
         <Nothing>No setting matches.</Nothing>
       ) : (
-        <Scroll label="Settings">
-          <table class="flat settings">
-            <caption class="hidden">Settings with their values and origins</caption>
-            <thead>
-              <tr>
-                <th scope="col">Setting</th>
-                <th scope="col">Value</th>
-                <th scope="col">From</th>
-                <th scope="col">Meaning</th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((s) => (
-                <tr key={s.setting} data-changed={s.origin !== "default"}>
-                  <th scope="row" class="mono">
-                    {s.setting}
-                  </th>
-                  <td class="mono value">{s.value}</td>
-                  <td class="value soft">{s.origin}</td>
-                  <td class="soft">{s.about}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="Settings with their values and origins"
+          class="flat settings"
+          heads={["Setting", "Value", "From", "Meaning"]}
+        >
+          {rows.map((s) => (
+            <tr key={s.setting} data-changed={s.origin !== "default"}>
+              <th scope="row" class="mono">
+                {s.setting}
+              </th>
+              <td class="mono value">{s.value}</td>
+              <td class="value soft">{s.origin}</td>
+              <td class="soft">{s.about}</td>
+            </tr>
+          ))}
+        </Table>
       )}
     </Part>
   );
@@ -113,32 +104,19 @@ export function LimitsOfUsers(): JSX.Element {
           There are none. The setting <code>queues.file</code> names the file of queues and limits.
         </Nothing>
       ) : (
-        <Scroll label="Limits">
-          <table class="flat">
-            <caption class="hidden">Limits of users</caption>
-            <thead>
-              <tr>
-                <th scope="col">Of</th>
-                <th scope="col">Limits</th>
-              </tr>
-            </thead>
-            <tbody>
-              {rows.map((row) => (
-                <tr key={`${row.of} ${row.name}`}>
-                  <th scope="row">{ofWhom(row)}</th>
-                  <td>
-                    {Object.entries(row)
-                      .filter(([key]) => key !== "of" && key !== "name")
-                      .map(
-                        ([key, value]) => `${limitName(key)}: ${limitAmount(key, Number(value))}`,
-                      )
-                      .join(" · ")}
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table label="Limits of users" heads={["Of", "Limits"]}>
+          {rows.map((row) => (
+            <tr key={`${row.of} ${row.name}`}>
+              <th scope="row">{ofWhom(row)}</th>
+              <td>
+                {Object.entries(row)
+                  .filter(([key]) => key !== "of" && key !== "name")
+                  .map(([key, value]) => `${limitName(key)}: ${limitAmount(key, Number(value))}`)
+                  .join(" · ")}
+              </td>
+            </tr>
+          ))}
+        </Table>
       )}
     </Part>
   );

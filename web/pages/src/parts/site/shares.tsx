@@ -12,7 +12,7 @@ import {
   type QueuesReply,
   type SlotRow,
 } from "../../text/site.ts";
-import { Scroll } from "../scroll.tsx";
+import { Table } from "../table.tsx";
 import { Meter, Nothing, Part } from "./part.tsx";
 
 const slotLabel = (slot: SlotRow): string =>
@@ -52,39 +52,34 @@ function whoMay(queue: QueueRow): string {
 export function QueueTable({ reply }: { reply: QueuesReply }): JSX.Element {
   return (
     <Part title="Queues">
-      <Scroll label="Queues">
-        <table class="flat">
-          <caption class="hidden">Queues with their shares and what runs in them</caption>
-          <thead>
-            <tr>
-              <th scope="col">Queue</th>
-              <th scope="col">Share</th>
-              <th scope="col">Running</th>
-              <th scope="col">Waiting</th>
-              <th scope="col">Cores</th>
-              <th scope="col">GPUs</th>
-              <th scope="col">Idle shares of others</th>
-              <th scope="col">For</th>
-            </tr>
-          </thead>
-          <tbody>
-            {reply.queues.map((q) => (
-              <tr key={q.queue}>
-                <th scope="row">{q.queue}</th>
-                <td class="number">
-                  {q.share} <span class="soft">({Math.round(q.part * 100)} %)</span>
-                </td>
-                <td class="number">{q.running}</td>
-                <td class="number">{q.waiting}</td>
-                <td class="number">{q.cores}</td>
-                <td class="number">{q.gpus}</td>
-                <td>{q.borrow ? "may be used" : "not used"}</td>
-                <td>{whoMay(q)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </Scroll>
+      <Table
+        label="Queues with their shares and what runs in them"
+        heads={[
+          "Queue",
+          "Share",
+          "Running",
+          "Waiting",
+          "Cores",
+          "GPUs",
+          "Idle shares of others",
+          "For",
+        ]}
+      >
+        {reply.queues.map((q) => (
+          <tr key={q.queue}>
+            <th scope="row">{q.queue}</th>
+            <td class="number">
+              {q.share} <span class="soft">({Math.round(q.part * 100)} %)</span>
+            </td>
+            <td class="number">{q.running}</td>
+            <td class="number">{q.waiting}</td>
+            <td class="number">{q.cores}</td>
+            <td class="number">{q.gpus}</td>
+            <td>{q.borrow ? "may be used" : "not used"}</td>
+            <td>{whoMay(q)}</td>
+          </tr>
+        ))}
+      </Table>
     </Part>
   );
 }
@@ -100,50 +95,45 @@ export function Turns({ reply }: { reply: QueuesReply }): JSX.Element {
       {reply.accounts.length === 0 ? (
         <Nothing>Nobody has used anything yet.</Nothing>
       ) : (
-        <Scroll label="Turns">
-          <table class="flat">
-            <caption class="hidden">Users with their recent use, the next one first</caption>
-            <thead>
-              <tr>
-                <th scope="col">Queue</th>
-                {reply.all && <th scope="col">User</th>}
-                <th scope="col">Recent core time</th>
-                <th scope="col">Running</th>
-                <th scope="col">Waiting</th>
-                <th scope="col">Cores</th>
-                <th scope="col">GPUs</th>
-                <th scope="col">Memory</th>
-              </tr>
-            </thead>
-            <tbody>
-              {reply.accounts.map((a) => (
-                <tr key={`${a.queue} ${a.uid}`}>
-                  <td>{a.queue}</td>
+        <Table
+          label="Users with their recent use, the next one first"
+          heads={[
+            "Queue",
+            reply.all && "User",
+            "Recent core time",
+            "Running",
+            "Waiting",
+            "Cores",
+            "GPUs",
+            "Memory",
+          ]}
+        >
+          {reply.accounts.map((a) => (
+            <tr key={`${a.queue} ${a.uid}`}>
+              <td>{a.queue}</td>
+              {reply.all && (
+                <td title={a.uid}>{reply.names[a.uid] ?? <span class="mono">{a.uid}</span>}</td>
+              )}
+              <td class="number">
+                <span class="progress">
                   {reply.all && (
-                    <td title={a.uid}>{reply.names[a.uid] ?? <span class="mono">{a.uid}</span>}</td>
+                    <progress
+                      max={100}
+                      value={Math.round((a.level / most) * 100)}
+                      aria-label="Compared with the others"
+                    />
                   )}
-                  <td class="number">
-                    <span class="progress">
-                      {reply.all && (
-                        <progress
-                          max={100}
-                          value={Math.round((a.level / most) * 100)}
-                          aria-label="Compared with the others"
-                        />
-                      )}
-                      {coreTime(a.level)}
-                    </span>
-                  </td>
-                  <td class="number">{a.running}</td>
-                  <td class="number">{a.waiting}</td>
-                  <td class="number">{a.cores}</td>
-                  <td class="number">{a.gpus}</td>
-                  <td class="number">{a.memoryMb ? megabytes(a.memoryMb) : "–"}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+                  {coreTime(a.level)}
+                </span>
+              </td>
+              <td class="number">{a.running}</td>
+              <td class="number">{a.waiting}</td>
+              <td class="number">{a.cores}</td>
+              <td class="number">{a.gpus}</td>
+              <td class="number">{a.memoryMb ? megabytes(a.memoryMb) : "–"}</td>
+            </tr>
+          ))}
+        </Table>
       )}
     </Part>
   );

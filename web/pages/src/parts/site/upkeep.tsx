@@ -8,7 +8,7 @@ import { useRemote } from "../../remote.ts";
 import { ago, bytes, duration, plural, sentence } from "../../text/format.ts";
 import { notify } from "../frame.tsx";
 import { ErrorMessage, Loading } from "../messages.tsx";
-import { Scroll } from "../scroll.tsx";
+import { Table } from "../table.tsx";
 import { Badge, Nothing, Part } from "./part.tsx";
 
 interface Report {
@@ -67,27 +67,19 @@ export function Retention(): JSX.Element {
         </button>
       }
     >
-      <Scroll label="Retention">
-        <table class="flat retention">
-          <caption class="hidden">What retention removed, and what would go now</caption>
-          <thead>
-            <tr>
-              <th scope="col">What</th>
-              <th scope="col">Removed since the start</th>
-              {dry && <th scope="col">Would go now</th>}
-            </tr>
-          </thead>
-          <tbody>
-            {kinds.map((kind) => (
-              <tr key={kind}>
-                <th scope="row">{KINDS[kind] ?? kind}</th>
-                <Amount found={total.kinds[kind]} />
-                {dry && <Amount found={dry.kinds[kind]} />}
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </Scroll>
+      <Table
+        label="What retention removed, and what would go now"
+        class="flat retention"
+        heads={["What", "Removed since the start", dry && "Would go now"]}
+      >
+        {kinds.map((kind) => (
+          <tr key={kind}>
+            <th scope="row">{KINDS[kind] ?? kind}</th>
+            <Amount found={total.kinds[kind]} />
+            {dry && <Amount found={dry.kinds[kind]} />}
+          </tr>
+        ))}
+      </Table>
       <p class="pad soft" role="status">
         {dry && `A dry run of ${duration(dry.secs)}: nothing was removed. `}
         {total.failed > 0 &&
@@ -160,59 +152,52 @@ export function Notifications(): JSX.Element {
       {state.data.targets.length === 0 ? (
         <Nothing>There is no target.</Nothing>
       ) : (
-        <Scroll label="Targets of notifications">
-          <table class="flat">
-            <caption class="hidden">Targets of notifications</caption>
-            <thead>
-              <tr>
-                <th scope="col">Target</th>
-                <th scope="col">State</th>
-                <th scope="col">Delivered</th>
-                <th scope="col">Failed tries</th>
-                <th scope="col">Waiting</th>
-                <th scope="col">Last error</th>
-                <th scope="col">
-                  <span class="hidden">Actions</span>
-                </th>
-              </tr>
-            </thead>
-            <tbody>
-              {state.data.targets.map((t) => (
-                <tr key={t.name}>
-                  <th scope="row">
-                    {t.name} <span class="sub">{t.kind}</span>
-                  </th>
-                  <td>
-                    {t.failingSince === null ? (
-                      <Badge state="completed" word="works" />
-                    ) : (
-                      <Badge
-                        state="error"
-                        word={`fails since ${ago(t.failingSince, now.value).replace(" ago", "")}`}
-                      />
-                    )}
-                  </td>
-                  <td class="number">{t.delivered.toLocaleString()}</td>
-                  <td class="number">{t.failed.toLocaleString()}</td>
-                  <td class="number">{t.waiting.toLocaleString()}</td>
-                  <td class="last-error">{t.lastError ? sentence(t.lastError) : "–"}</td>
-                  <td>
-                    <div class="buttons">
-                      <button type="button" onClick={() => void act(t.name, "test")}>
-                        Send a test
-                      </button>
-                      {t.waiting > 0 && (
-                        <button type="button" onClick={() => void act(t.name, "retry")}>
-                          Try now
-                        </button>
-                      )}
-                    </div>
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </Scroll>
+        <Table
+          label="Targets of notifications"
+          heads={[
+            "Target",
+            "State",
+            "Delivered",
+            "Failed tries",
+            "Waiting",
+            "Last error",
+            { text: "Actions", hidden: true },
+          ]}
+        >
+          {state.data.targets.map((t) => (
+            <tr key={t.name}>
+              <th scope="row">
+                {t.name} <span class="sub">{t.kind}</span>
+              </th>
+              <td>
+                {t.failingSince === null ? (
+                  <Badge state="completed" word="works" />
+                ) : (
+                  <Badge
+                    state="error"
+                    word={`fails since ${ago(t.failingSince, now.value).replace(" ago", "")}`}
+                  />
+                )}
+              </td>
+              <td class="number">{t.delivered.toLocaleString()}</td>
+              <td class="number">{t.failed.toLocaleString()}</td>
+              <td class="number">{t.waiting.toLocaleString()}</td>
+              <td class="last-error">{t.lastError ? sentence(t.lastError) : "–"}</td>
+              <td>
+                <div class="buttons">
+                  <button type="button" onClick={() => void act(t.name, "test")}>
+                    Send a test
+                  </button>
+                  {t.waiting > 0 && (
+                    <button type="button" onClick={() => void act(t.name, "retry")}>
+                      Try now
+                    </button>
+                  )}
+                </div>
+              </td>
+            </tr>
+          ))}
+        </Table>
       )}
     </Part>
   );
