@@ -20,7 +20,7 @@ import psycopg
 import pytest
 
 from jobscribe.db.events.events import SupervisorStarted
-from jobscribe.db.postgres import connection, lease, opening, reader, writer
+from jobscribe.db.postgres import connection, lease, lease_protocol, opening, reader, writer
 from jobscribe.db.postgres.arrays import array, columns
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.postgres.store import PostgresStore
@@ -496,7 +496,7 @@ def test_columns_arrive_as_they_were_sent(server: postgres_server.Server) -> Non
 
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
-    assert lease.RENEW_SECS * 3 < lease.LEASE_SECS and writer.RECONNECT_SECS < lease.RENEW_SECS
+    assert lease_protocol.RENEW_SECS * 3 < lease_protocol.LEASE_SECS and writer.RECONNECT_SECS < lease_protocol.RENEW_SECS
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")

@@ -25,6 +25,7 @@ from jobscribe.supervisor.core.resources.gang_allocator import Node
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor
+    from simulator import Simulator
 
 USERS = ("AAAAAAAA", "BBBBBBBB", "CCCCCCCC")
 #: A request is answered or refused within this time if the supervisor is well and its disk is not
@@ -57,10 +58,10 @@ class Asked(msgspec.Struct):
 
 
 class Clients:
-    """All clients. broken: called with a sentence when a guarantee is broken."""
+    """All clients. Each sends its requests to the supervisor that serves."""
 
-    def __init__(self, supervisor: "Supervisor", broken: Callable[[str], None]) -> None:
-        self.supervisor, self.time, self._broken = supervisor, supervisor.time, broken
+    def __init__(self, sim: "Simulator") -> None:
+        self.sim, self.time, self._broken, policy = sim, sim.time, sim.broken, sim.policy
         r = self.time.random
         self.runs: list[Asked] = []
         self.cancels: list[Asked] = []
@@ -79,12 +80,14 @@ class Clients:
         self._sims = r.choice((3, 12, 40))
         self._limits = r.random() < 0.5
         self._models = [command(r, ("0", "0", "0", "3", "0,1", "0,s6", "200,0")) for _ in range(6)]
-        self._plans = (None, "gold") if supervisor.policy.places else (None,)
-        self.nodes = supervisor.policy.nodes.get("local", ())
-        self._clusters = (
-            [p.host for p in supervisor.policy.places["local"]] if supervisor.policy.batch else []
-        )
+        self._plans = (None, "gold") if policy.places else (None,)
+        self.nodes = policy.nodes.get("local", ())
+        self._clusters = [p.host for p in policy.places["local"]] if policy.batch else []
         self.recipes = Recipes(r, self.nodes)
+
+    @property
+    def supervisor(self) -> "Supervisor":
+        return self.sim.supervisor
 
     # ---- requests
 
@@ -377,7 +380,7 @@ class Clients:
 
     def _want(self, go: Callable[[AgentKey, int], None]) -> None:
         supervisor, life = self.supervisor, self.supervisor.life
-        if not life.awake:
+        if not supervisor.awake:
             return
         self._handles += 1
         handle = self._handles
