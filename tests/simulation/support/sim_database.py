@@ -97,7 +97,7 @@ class Database:
 
 
 class Connection:
-    """The way from one process to the database. life: of the process. cut: nothing passes now."""
+    """A connection of one process to the database. life: of the process."""
 
     def __init__(self, time: Time, life: Life, route: "Route") -> None:
         self.time, self.life, self.route = time, life, route
@@ -126,9 +126,12 @@ class Connection:
     def _send(self, act: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         r = self.time.random
         there, back = (r.expovariate(1 / self.route.secs) for _ in range(2))
+        back += self.route.late * r.uniform(0.6, 1.0)
+        ended = given_up = False
         if self.time.strikes("a message to the database was late"):
-            there += 8.0 * r.random()
-        ended = False
+            there += r.choice((1.0, 8.0)) * r.random()
+            # a lost connection does not take back what was sent
+            given_up = r.random() < 0.7
 
         def end(result: Any) -> None:
             nonlocal ended
@@ -136,8 +139,8 @@ class Connection:
                 ended = True
                 answer(result)
 
-        def lost() -> None:
-            self._later(NOTICE_SECS * r.random(), lambda: end(Lost()))
+        def lost(within: float = NOTICE_SECS) -> None:
+            self._later(within * r.random(), lambda: end(Lost()))
 
         def arrive() -> None:
             if self.route.cut:
@@ -147,15 +150,14 @@ class Connection:
             if self.route.cut or self.time.strikes("an answer of the database was lost"):
                 lost()
             else:
-                self._later(back, lambda: lost() if self.route.cut else end(result))
+                self._later(back, lambda: end(result))
 
         if self.route.cut or self.time.strikes("a message to the database was lost"):
             lost()
             return
         self.time.after(there, arrive)
-        # the process gives up; the message may still arrive
-        if there > NOTICE_SECS:
-            lost()
+        if given_up:
+            lost(there)
 
     def _later(self, secs: float, action: Action) -> None:
         self.life.after(secs, action)
@@ -165,4 +167,5 @@ class Route:
     """The network between one machine's supervisor and the database."""
 
     def __init__(self) -> None:
-        self.cut, self.secs = False, MESSAGE_SECS
+        #: cut: what is sent is lost. secs: mean time of a message. late: of an answer, additionally
+        self.cut, self.secs, self.late = False, MESSAGE_SECS, 0.0

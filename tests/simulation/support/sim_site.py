@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 
 #: Interval of the looks of a standby, as in supervisor/standby/lookout.py.
 LOOK_SECS = 0.5
+#: Checks of a deadline are left out for up to this time, because the machine may be suspended.
+LONGEST_SECS = 1.0
 #: An agent on the machine of the supervisors follows the root to the next one within this time.
 FOLLOW_SECS = 2.0
 #: A takeover takes up to this time, in the steady state.
 FAILOVER_SECS = 7.0
+#: Questions of clients for a status in a life, and after each disaster.
+LOOKS = 20
 #: Seeds of lives with several supervisors, modulo 11: those of no planted bug in test_planted_bugs.
 SEEDS, MODULO = (9, 10), 11
 #: Faults of single messages, besides those of `sim_faults`: probability per message.
@@ -41,15 +45,18 @@ SHARES = {
     "a message to the database was lost": 0.02,
     "an answer of the database was lost": 0.02,
     "a message to the database was late": 0.02,
+    "a standby was frozen while it took the lease": 0.05,
 }
 DISASTERS: dict[str, float] = {
     "the holder was frozen until its lease had ended": 4,
     "the holder was frozen for a moment": 1,
     "the holder was cut off from the database": 4,
+    "the holder was cut off while an answer was late": 3,
     "all supervisors were cut off from the database": 1,
     "the database was slow": 3,
     "the holder was killed": 4,
     "a standby was killed": 2,
+    "a standby was frozen": 1,
     "the holder was told to stop": 1,
 }
 COINCIDENCES = (
@@ -94,6 +101,8 @@ class Site:
         self.sessions = self._processes = 0
         #: the running code is that of this supervisor
         self.acting: Supervisor | None = None
+        #: times of holders that are to be frozen after a commit
+        self._freezes: dict[Supervisor, float] = {}
         #: processes that have ended, by name, with their boot
         self._ended: dict[str, str] = {}
         #: position of the last status that a client was told, by computeJid
@@ -125,16 +134,20 @@ class Site:
         raise Killed
 
     def _watch(self, supervisor: "Supervisor") -> None:
-        """Check the deadline as a thread of the process does, also first after a thaw."""
+        """Check the deadline as a thread of the process does, within CHECK_SECS after it and after a
+        thaw. Checks before the deadline have no effect, and are left out.
+        """
         life, deadline = supervisor.life, supervisor.deadline
         assert deadline is not None
 
         def check() -> None:
             if life.over:
                 return
+            secs = CHECK_SECS
             if not life.frozen:
                 supervisor.guarded(deadline.check)
-            self.time.after(CHECK_SECS, check)
+                secs = max(secs, min(deadline.left / self.rates[supervisor], LONGEST_SECS))
+            self.time.after(secs, check)
 
         self.time.after(CHECK_SECS * self.time.random.random(), check)
 
@@ -164,6 +177,10 @@ class Site:
                 ),
             )
 
+        idle = not database.free and not self._has_ended(database.holder)
+        if idle and connection.open and not self.routes[s].cut:
+            again()  # nothing would follow
+            return
         if not connection.open:
             connection.connect(lambda _: s.guarded(again))
             return
@@ -185,6 +202,8 @@ class Site:
         def act() -> Lease | None:
             free, before = database.free, database.holder
             taken = database.take(s.name, dead)
+            if self.time.strikes("a standby was frozen while it took the lease"):
+                s.freeze(20.0 * self.time.random.random())
             if taken is not None and before:
                 if before == s.name:
                     self.time.saw("a supervisor took its own lease again")
@@ -247,6 +266,8 @@ class Site:
                 f"{s.name} wrote to the log in epoch {epoch}, and {self.database.holder} has"
                 f" epoch {self.database.epoch}"
             )
+        if done:
+            self._freeze(s)
         return done
 
     def look_up(self) -> None:
@@ -295,7 +316,7 @@ class Site:
         for _ in range(r.choice((2, 5, 10))):
             what = r.choices(names, weights)[0]
             self.time.after(r.random() * secs, lambda what=what: self._strike(what))
-        for _ in range(r.choice((20, 100))):
+        for _ in range(LOOKS):
             self.time.after(r.random() * secs, self.look_up)
 
     def _strike(self, what: str) -> None:
@@ -305,11 +326,14 @@ class Site:
         standbys = [s for s in self.supervisors if not s.life.over and not s.serving]
         match what:
             case "the holder was frozen until its lease had ended" if holder.awake:
-                holder.freeze(r.uniform(LEASE_SECS, 20.0))
+                self._freeze_at_commit(holder, r.uniform(LEASE_SECS, 20.0))
             case "the holder was frozen for a moment" if holder.awake:
                 holder.freeze(r.uniform(0.0, LEASE_SECS))
             case "the holder was cut off from the database" if holder.awake:
                 self._cut([holder], r.uniform(0.5, 20.0))
+            case "the holder was cut off while an answer was late" if holder.awake:
+                self.routes[holder].late, holder.commit_secs = 4.0, 0.5
+                self.time.after(r.uniform(2.0, 8.0), lambda: self._cut([holder], 15.0))
             case "all supervisors were cut off from the database":
                 self._cut(self.supervisors, r.uniform(0.5, 15.0))
             case "the database was slow":
@@ -318,14 +342,28 @@ class Site:
                 holder.crash()
             case "a standby was killed" if standbys:
                 r.choice(standbys).crash()
+            case "a standby was frozen" if standbys:
+                r.choice(standbys).freeze(20.0 * r.random())
             case "the holder was told to stop" if holder.awake:
                 holder.stop()
             case _:
                 return
         time.saw(what)
+        for _ in range(LOOKS):
+            time.after(r.random() * 20.0, self.look_up)
+
+    def _freeze_at_commit(self, holder: "Supervisor", secs: float) -> None:
+        """Freeze the holder after its next commit, before the answer; without one after a while."""
+        self._freezes[holder] = secs
+        self.time.after(3.0, lambda: self._freeze(holder))
+
+    def _freeze(self, holder: "Supervisor") -> None:
+        secs = self._freezes.pop(holder, None)
+        if secs is not None and holder.awake and not self.time.calm:
+            holder.freeze(secs)
 
     def _cut(self, some: "list[Supervisor]", secs: float) -> None:
-        for s in some:
+        for s in () if self.time.calm else some:
             self.routes[s].cut, s.commit_secs = True, 0.5
         self.time.after(secs, lambda: self._heal(some))
 
@@ -336,7 +374,8 @@ class Site:
 
     def _heal(self, some: "list[Supervisor]") -> None:
         for s in some:
-            self.routes[s].cut, self.routes[s].secs = False, MESSAGE_SECS
+            route = self.routes[s]
+            route.cut, route.secs, route.late = False, MESSAGE_SECS, 0.0
             s.commit_secs, s.well_since = 0.002, self.time.now
 
     def mend(self) -> None:
