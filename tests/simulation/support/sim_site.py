@@ -224,6 +224,7 @@ class Site:
     def serves(self, s: "Supervisor", taken: Lease, connection: Connection) -> None:
         """Make this supervisor the one that serves; the agents and clients of the last one follow."""
         sim, last = self.sim, self.sim.serving
+        s.fence("wrote its address to the root")
         self.sessions += 1
         s.sessions = self.sessions
         inner = self.database.tables.another(s.deliver, s.point)
