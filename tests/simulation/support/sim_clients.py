@@ -75,6 +75,8 @@ class Clients:
         #: deadline of each open call or starting session
         self.calls: dict[int, float] = {}
         self._handles = 0
+        #: whether a user had hours left when a request was decided, by handle
+        self._had_hours: dict[int, bool] = {}
         self._users = USERS[: r.choice((1, 2, 3))]
         self._kinds = r.choice((("sequential",), ("sequential", "parallel")))
         self._sims = r.choice((3, 12, 40))
@@ -148,7 +150,7 @@ class Clients:
         supervisor = self.supervisor
         if supervisor.running:
             inputs = [self._input(a) for a in many]
-            supervisor.life.meet(lambda: supervisor.tell(*inputs))
+            supervisor.life.meet(lambda: self._tell(supervisor, inputs))
         else:
             for asked in many:
                 self._ask(asked)
@@ -286,15 +288,27 @@ class Clients:
         supervisor = self.supervisor
         if supervisor.running:
             input_ = self._input(asked)
-            supervisor.life.meet(lambda: supervisor.tell(input_))
+            supervisor.life.meet(lambda: self._tell(supervisor, [input_]))
         else:
             self.time.after(AGAIN_SECS, lambda: self._ask(asked))
+
+    def _tell(self, supervisor: "Supervisor", inputs: list[Input]) -> None:
+        """Have the requests decided; the answers may come later."""
+        if sim_hours.limited(supervisor.policy):
+            for input_ in inputs:
+                if isinstance(input_, Submit):
+                    uid = input_.request.run.uid
+                    left = sim_hours.refused_for_nothing(self, supervisor, uid)
+                    self._had_hours[input_.handle] = left
+        supervisor.tell(*inputs)
 
     def _input(self, asked: Asked) -> Input:
         self._handles += 1
         handle = self._handles
         asked.asked += 1
-        self.supervisor.request(handle, lambda reply: self._answer(asked, reply), ANSWER_SECS)
+        self.supervisor.request(
+            handle, lambda reply: self._answer(asked, reply, handle), ANSWER_SECS
+        )
         self.time.after(AGAIN_SECS + self.time.random.random(), lambda: self._ask(asked))
         match asked.request:
             case RunSimulation():
@@ -304,11 +318,11 @@ class Clients:
             case _:
                 return Cancel(handle, asked.request)
 
-    def _answer(self, asked: Asked, reply: dict[str, Any] | Refusal) -> None:
+    def _answer(self, asked: Asked, reply: dict[str, Any] | Refusal, handle: int) -> None:
         self.time.say("client", asked.req_id, "<-", reply)
         if isinstance(reply, Refusal):
             self.time.saw("refused: " + reply.code)
-            if reply.code == "hoursUsedUp" and sim_hours.refused_for_nothing(self, asked.uid):
+            if reply.code == "hoursUsedUp" and self._had_hours.pop(handle, False):
                 self._broken(f"{asked.req_id} was refused, and {asked.uid} has hours left: {reply}")
             if reply.code == "resourceExceeded" and one_fits(
                 self._may(asked), asked.request.run.roles

@@ -169,3 +169,10 @@ class Route:
     def __init__(self) -> None:
         #: cut: what is sent is lost. secs: mean time of a message. late: of an answer, additionally
         self.cut, self.secs, self.late = False, MESSAGE_SECS, 0.0
+
+    @property
+    def well(self) -> bool:
+        return not self.cut and self.secs == MESSAGE_SECS and not self.late
+
+    def mend(self) -> None:
+        self.cut, self.secs, self.late = False, MESSAGE_SECS, 0.0

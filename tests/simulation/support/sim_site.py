@@ -8,7 +8,7 @@ does with the row of the lease, and the statuses that clients are told with earl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sim_database import MESSAGE_SECS, Connection, Database, Route
+from sim_database import Connection, Database, Route
 from sim_writer import LeasedStore, Writer, perform
 
 from jobscribe.db.postgres.lease_protocol import (
@@ -36,6 +36,8 @@ LONGEST_SECS = 1.0
 FOLLOW_SECS = 2.0
 #: A takeover takes up to this time, in the steady state.
 FAILOVER_SECS = 7.0
+#: Additional time for the queues in the calm phase: with takeovers, less is done during the faults.
+QUEUE_SECS = 200.0
 #: Questions of clients for a status in a life, and after each disaster.
 LOOKS = 20
 #: Seeds of lives with several supervisors, modulo 11: those of no planted bug in test_planted_bugs.
@@ -375,8 +377,7 @@ class Site:
 
     def _heal(self, some: "list[Supervisor]") -> None:
         for s in some:
-            route = self.routes[s]
-            route.cut, route.secs, route.late = False, MESSAGE_SECS, 0.0
+            self.routes[s].mend()
             s.commit_secs, s.well_since = 0.002, self.time.now
 
     def mend(self) -> None:

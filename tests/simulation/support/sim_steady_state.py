@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sim_clients import USERS
 from sim_machine import HOME
-from sim_site import FAILOVER_SECS
+from sim_site import FAILOVER_SECS, QUEUE_SECS
 
 from jobscribe.supervisor.core.status.run_status import status
 
@@ -30,6 +30,7 @@ class SteadyState:
         self.sim, self.time, self.clients, self.machine = sim, sim.time, sim.clients, sim.machine
         #: additional time for a takeover
         self._takeover = 0.0 if sim.site is None else FAILOVER_SECS
+        self._late = LATE_SECS + (0.0 if sim.site is None else QUEUE_SECS)
 
     @property
     def supervisor(self) -> "Supervisor":
@@ -40,12 +41,12 @@ class SteadyState:
         return bool(self.sim.policy.batch)
 
     def begin(self) -> None:
-        self.time.after(LATE_SECS, self._ask)
+        self.time.after(self._late, self._ask)
 
     def _ask(self) -> None:
         if self.supervisor.engine.world.jobs:
             self.sim.broken(
-                f"G14: {LATE_SECS:g} s after the storm there is still {list(self.supervisor.engine.world.jobs)}"
+                f"G14: {self._late:g} s after the storm there is still {list(self.supervisor.engine.world.jobs)}"
             )
         self.sim.checks.calm_since = None
         short = self.clients.submit_plain(USERS[0], 0.5)

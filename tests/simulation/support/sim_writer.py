@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: As in the product.
 RECONNECT_SECS = 0.5
+#: A sequence of steps that takes longer delays the answers of the supervisor.
+LATE_SECS = 1.0
 #: A stopping supervisor gives up after this time.
 CLOSE_SECS = 10.0
 
@@ -92,7 +94,7 @@ class Writer:
         self.lease = LeaseHolder(taken.epoch, supervisor.deadline)
         self.log: DurablePosition = taken.head
         #: a sequence of steps is in progress
-        self.busy = False
+        self.busy, self._sequences = False, 0
         self._renewed = self.time.now
         self._tick_later()
 
@@ -120,7 +122,7 @@ class Writer:
         if group.empty:
             self._report(group, None)
             return
-        self.busy = True
+        self._begin()
         self._connected(lambda: self._commit(group), lambda: self._refused(group))
 
     def _commit(self, group: CommitGroup) -> None:
@@ -151,8 +153,25 @@ class Writer:
             self.store._failed(OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN)), fatal=False)
         self._report(group, self.store._failure)
 
-    def _report(self, group: CommitGroup, refusal: Refusal | None) -> None:
+    def _begin(self) -> None:
+        """Begin a sequence of steps. No answer is expected in time if it takes long."""
+        self.busy, self._sequences = True, self._sequences + 1
+        number = self._sequences
+
+        def late() -> None:
+            if self.busy and self._sequences == number:
+                self.supervisor.commit_secs = 0.5
+
+        self.life.after(LATE_SECS, late)
+
+    def _over(self) -> None:
         self.busy = False
+        if self.supervisor.commit_secs > 0.01 and self.connection.route.well:
+            self.supervisor.commit_secs, self.supervisor.well_since = 0.002, self.time.now
+
+    def _report(self, group: CommitGroup, refusal: Refusal | None) -> None:
+        if self.busy:
+            self._over()
         events, results = (
             (group.events, group.results) if refusal is None else ([], group.refused(refusal))
         )
@@ -247,7 +266,8 @@ class Writer:
     def _tick(self) -> None:
         every = RENEW_SECS if self.connection.open else RECONNECT_SECS
         if not self.busy and not self.store._dead and self.time.now - self._renewed >= every - 1e-6:
-            self.busy, self._renewed = True, self.time.now
+            self._renewed = self.time.now
+            self._begin()
             self._connected(
                 lambda: perform(self.lease.renew(), self._act, lambda _: self._renewal_over()),
                 self._renewal_over,
@@ -255,7 +275,7 @@ class Writer:
         self._tick_later()
 
     def _renewal_over(self) -> None:
-        self.busy = False
+        self._over()
         if self.lease.lost:
             self._die("another supervisor serves this site")
         self.supervisor.soon()

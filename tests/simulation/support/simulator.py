@@ -167,7 +167,8 @@ class Simulator:
             self.time.after(at, lambda what=what: self._soon(r.randint(0, CLOSE_STEPS), what))
         self._until(BEGIN + STORM_SECS)
         self._calm()
-        self._until(BEGIN + STORM_SECS + CALM_SECS)
+        more = 0.0 if self.site is None else sim_site.QUEUE_SECS
+        self._until(BEGIN + STORM_SECS + CALM_SECS + more)
         self.ledger.advance()
         self.checks.reckon()
         self.ledger.reckon()
