@@ -15,7 +15,8 @@ from ..store.checksum_chain import START, Broken, follow
 from ..store.head_file import DurablePosition
 from .arrays import columns
 from .connection import FENCED, Raw, connect, is_lost, refusal
-from .lease import FENCE, LEASE_SECS
+from .lease import FENCE
+from .lease_protocol import LEASE_SECS
 from .maintenance import Held
 from .opening import ERRORS, MOVED, Site, check_clock, create, has_tables
 from .schema import (

@@ -1,5 +1,5 @@
 """The lease of a site: one row with the epoch of the supervisor that may write, and the head of the
-log. See etc/adr/0042-postgresql.md.
+log. `lease_protocol` decides; here are the statements. See etc/adr/0042-postgresql.md.
 
 An epoch is taken once. Its session holds an advisory lock, so that others see when it is gone.
 """
@@ -8,16 +8,11 @@ import os
 import secrets
 import socket
 import zlib
-from typing import NamedTuple
 
 from ...protocol.errors import Refusal
 from ..store.head_file import DurablePosition
 from .connection import Raw
-
-#: A lease that was not renewed for this time may be taken, and the interval of its renewals.
-LEASE_SECS, RENEW_SECS = 6.0, 1.5
-#: A holder with `store.standby` stops acting this long before the end of its lease.
-MARGIN_SECS = 1.0
+from .lease_protocol import LEASE_SECS, Lease, may_take, may_take_again
 
 _EXPIRES = b"clock_timestamp() + %s * interval '1 second'"
 #: Raises division by zero, without effect, unless the epoch has the lease and the log is at this head.
@@ -25,13 +20,6 @@ FENCE = (
     b"WITH mine AS (UPDATE lease SET position = %s, checksum = %s, expires = " + _EXPIRES + b""
     b" WHERE epoch = %s AND position = %s AND checksum = %s RETURNING 1) SELECT 1 / count(*) FROM mine"
 )
-
-
-class Lease(NamedTuple):
-    """epoch: of this holder. head: the end of the log when it was taken."""
-
-    epoch: int
-    head: DurablePosition
 
 
 def new_holder() -> str:
@@ -53,7 +41,7 @@ def take(raw: Raw, holder: str, schema: str, name: str, dead: str | None = None)
         assert row is not None
         epoch, other, released, expired, acts = row
         gone = not acts and _is_gone(raw, schema, epoch)
-        if not (released or expired or gone or other in (holder, dead)):
+        if not may_take(holder, other, released=released, expired=expired, gone=gone, dead=dead):
             raise Refusal(
                 "rootBusy",
                 f"another supervisor serves the site in {name}: {other.rpartition(' ')[0]}. Stop it first;"
@@ -67,10 +55,10 @@ def take_again(raw: Raw, holder: str, schema: str) -> Lease | None:
     for the end of a commit of the old connection, and no later one can succeed.
     """
     with raw.transaction():
-        row = raw.execute(
-            "SELECT 1 FROM lease WHERE holder = %s AND NOT released FOR UPDATE", (holder,)
-        ).fetchone()
-        return None if row is None else _next(raw, holder, schema)
+        row = raw.execute("SELECT holder, released FROM lease FOR UPDATE").fetchone()
+        assert row is not None
+        mine = may_take_again(holder, row[0], released=row[1])
+        return _next(raw, holder, schema) if mine else None
 
 
 def renew(raw: Raw, epoch: int) -> bool:

@@ -20,7 +20,7 @@ from ..store.head_file import NOTHING, DurablePosition, HeadFile
 from ..store.store_folder import check_owner, make_folder, sync_folder
 from . import lease, supervisors
 from .connection import Connection, Raw, connect, refusal
-from .lease import Lease
+from .lease_protocol import Lease, perform, take
 from .schema import LAYOUT, TABLES
 from .supervisors import Claim
 
@@ -128,10 +128,9 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
     check_site(site, raw)
     supervisors.create(raw)
     holder = lease.new_holder() if site.claim is None else site.claim.holder
-    sent = 0.0 if site.claim is None else site.claim.deadline.now()
-    taken = take_lease(site, raw, holder)
-    if site.claim is not None:
-        site.claim.deadline.extend(sent)
+    deadline = None if site.claim is None else site.claim.deadline
+    taken = perform(take(deadline), lambda step: take_lease(site, raw, holder))
+    assert isinstance(taken, Lease)
     try:
         head, kinds = _verified(site, raw, taken, mark)
         ((receipts,),) = raw.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()

@@ -12,7 +12,7 @@ import psycopg
 from ...runtime.lease_deadline import LeaseDeadline
 from ...runtime.store_address import StoreAddress
 from .connection import Raw, connect, describe
-from .lease import LEASE_SECS
+from .lease_protocol import LEASE_SECS
 
 #: Rows of supervisors that were not seen for this time are removed, in seconds.
 FORGET_SECS = 3_600.0

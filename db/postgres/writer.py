@@ -1,9 +1,8 @@
 """The writer thread of the PostgreSQL store: each group is one statement, which begins with the fence
 and is a transaction.
 
-If the connection is lost in between, the outcome is unknown: the writer connects again, takes the
-next epoch, so that nothing of the old connection can arrive later, and reads whether the group is in
-the log. Batches wait meanwhile. Without a connection, a batch is refused before anything is sent.
+If the connection is lost in between, the outcome is unknown: `lease_protocol` decides what follows,
+and batches wait meanwhile. Without a connection, a batch is refused before anything is sent.
 """
 
 import contextlib
@@ -11,7 +10,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 import psycopg
@@ -29,20 +28,39 @@ from ..store.head_file import DurablePosition
 from . import lease
 from .arrays import columns
 from .connection import FENCED, Connection, Raw, connect, describe, is_lost, is_retryable
-from .lease import FENCE, LEASE_SECS, RENEW_SECS
+from .lease import FENCE
+from .lease_protocol import (
+    LEASE_SECS,
+    RENEW_SECS,
+    Answer,
+    Commit,
+    Connect,
+    Find,
+    Lease,
+    LeaseHolder,
+    Lost,
+    Pause,
+    Renew,
+    Step,
+    Steps,
+    Take,
+    TakeAgain,
+    perform,
+)
 from .log_exchange import Exchanged, LogExchange, PendingExchange
 from .opening import Opened
 from .schema import GROUP_COLUMNS, VERSIONS, group_statement
 
 COMMIT_GROUP = group_statement(FENCE)
-#: Wait between two tries to connect while an outcome is unknown.
-RETRY_SECS = 0.2
 #: Wait between two tries to connect while nothing is written.
 RECONNECT_SECS = 0.5
 #: A commit of this time counts as stalled: its outcome may stay unknown until the database is back.
 STALL_SECS = 5.0
 #: A store that is closed waits this long for an unknown outcome.
 CLOSE_SECS = 10.0
+
+class _GaveUp(Exception):
+    """The store is closed while an outcome is unknown."""
 
 
 class Writer(CommitThread[PendingExchange]):
@@ -58,14 +76,19 @@ class Writer(CommitThread[PendingExchange]):
     ) -> None:
         super().__init__(opened.head, deliver, listeners, point)
         self._site, self._holder = opened.site, opened.holder
-        self._head_file, self._epoch = opened.head_file, opened.epoch
-        self._raw = opened.raw
+        self._head_file, self._raw = opened.head_file, opened.raw
         self._deadline = None if opened.site.claim is None else opened.site.claim.deadline
+        self._lease = LeaseHolder(opened.epoch, self._deadline)
+        #: why the last commit, and the last other step, lost its connection
+        self._commit_error: Exception
+        self._error: Exception
         self._kinds = set(opened.kinds)
         fenced = _Fenced(self._raw, self._fence)
         self._ages = ReceiptRetention(fenced, opened.receipts, monotonic)
         self._periods = PeriodMerge(fenced)
         self._closing = threading.Event()
+        #: when a store that is closed stops waiting (monotonic)
+        self._give_up: float | None = None
         #: when the present commit began (monotonic)
         self._storing: float | None = None
         self._renewed = time.monotonic()
@@ -93,7 +116,7 @@ class Writer(CommitThread[PendingExchange]):
                 if self._deadline is not None:
                     self._deadline.release()
                 with contextlib.suppress(psycopg.Error):  # it expires
-                    lease.release(self._raw, self._epoch)
+                    lease.release(self._raw, self._lease.epoch)
                 self._raw.close()
         finally:
             self._head_file.close()
@@ -120,19 +143,13 @@ class Writer(CommitThread[PendingExchange]):
     def _commit_group(self, group: CommitGroup) -> None:
         raw = self._connected()
         kinds = {(r.type, r.schema) for r in group.rows} - self._kinds
-        sent = self._sending()
-        try:
-            self._send(raw, group, sorted(kinds))
-        except psycopg.Error as e:
-            if is_lost(raw, e):
-                raw.close()
-                if not self._known(lambda: self._has(group)):
-                    raise
-            else:
-                self._reset(raw, e)
-                raise
-        else:
-            self._extend(sent)
+        committed = self._settled(
+            self._lease.commit(self._log),
+            lambda: self._has(group),
+            lambda: self._send(raw, group, sorted(kinds)),
+        )
+        if not committed:
+            raise self._commit_error
         self._renewed = time.monotonic()
         self._kinds |= kinds
         self._ages.seen(group.receipts)
@@ -141,7 +158,7 @@ class Writer(CommitThread[PendingExchange]):
     def _fence(self, raw: Raw, head: DurablePosition | None = None) -> None:
         """Move the head, in a transaction, if the lease is this writer's."""
         head = head or self._log
-        raw.execute(FENCE, (*head, LEASE_SECS, self._epoch, *self._log))
+        raw.execute(FENCE, (*head, LEASE_SECS, self._lease.epoch, *self._log))
 
     def _send(self, raw: Raw, group: CommitGroup, kinds: list[tuple[str, int]]) -> None:
         """Commit the group: one statement is one transaction with one round trip."""
@@ -155,7 +172,7 @@ class Writer(CommitThread[PendingExchange]):
             kinds,
         )
         head = (group.position, group.checksum)
-        values = [*head, LEASE_SECS, self._epoch, *self._log]
+        values = [*head, LEASE_SECS, self._lease.epoch, *self._log]
         for table, count in zip(rows, GROUP_COLUMNS, strict=True):
             values += columns(table, count)
         raw.execute(COMMIT_GROUP, values, prepare=True)
@@ -219,7 +236,8 @@ class Writer(CommitThread[PendingExchange]):
             return self._fenced(raw)
         if is_lost(raw, error):
             raw.close()
-            if new is not None and self._known(lambda: self._ends_at(new.head)):
+            outcome = self._lease.outcome()
+            if new is not None and self._settled(outcome, lambda: self._ends_at(new.head)):
                 return None
         return self.dead or Refusal(
             "storageUnavailable", f"the log cannot be exchanged: {describe(error)}"
@@ -240,32 +258,36 @@ class Writer(CommitThread[PendingExchange]):
                 self._raw.execute(b"SELECT 1")
             except psycopg.Error:
                 self._raw.close()
-        if self._raw.closed and self._again() != self._log:
-            self._die("the log in the database was changed by another program")
-            raise self.dead or AssertionError
+        if self._raw.closed:
+            taken = perform(self._lease.take_again(), self._answer)
+            if self._lease.lost:
+                raise self._fenced()
+            if not isinstance(taken, Lease):
+                raise self._error
+            if taken.head != self._log:
+                self._die("the log in the database was changed by another program")
+                raise self.dead or AssertionError
         return self._raw
 
-    def _again(self) -> DurablePosition:
-        """Connect again, take the next epoch, and return the head of the log. Raises psycopg.Error,
-        OSError, or the refusal after which the writer is dead.
-        """
+    def _connect(self) -> bool:
+        """Replace the connection by a new one. Raises psycopg.Error, OSError."""
         raw = connect(self._site.address, self._site.password_file)
-        sent = self._sending()
-        try:
-            taken = lease.take_again(raw, self._holder, self._site.address.schema)
-        except BaseException:
-            raw.close()
-            raise
+        self._raw.close()
         self._raw = raw
-        if taken is None:
-            raise self._fenced()
-        self._extend(sent)
-        self._epoch = taken.epoch
         fenced = _Fenced(raw, self._fence)
         self._ages.use(fenced)
         self._periods.use(fenced)
+        return True
+
+    def _take_again(self) -> Lease | None:
+        """Take the next epoch on the new connection. Raises psycopg.Error, and closes it then."""
+        try:
+            taken = lease.take_again(self._raw, self._holder, self._site.address.schema)
+        except BaseException:
+            self._raw.close()
+            raise
         self._renewed = time.monotonic()
-        return taken.head
+        return taken
 
     def _reset(self, raw: Raw, error: psycopg.Error) -> None:
         """Undo the transaction of a failed statement. Raises Refusal if the lease is lost."""
@@ -281,37 +303,93 @@ class Writer(CommitThread[PendingExchange]):
         """Return the refusal after which the writer is dead. raw: tells a lost lease from a log that
         is not what the writer wrote, as on a replica that lost commits.
         """
-        if raw is not None and _has_epoch(raw, self._epoch):
+        if raw is not None and _has_epoch(raw, self._lease.epoch):
             self._die("the log in the database was changed by another program, or lacks commits")
         else:
             self._die("another supervisor serves this site")
         assert self.dead is not None
         return self.dead
 
-    def _known(self, committed: Callable[[], bool]) -> bool:
-        """Return whether the transaction of a lost connection is in the log. Waits for the database."""
-        deadline = None
-        while True:
-            try:
-                if self._raw.closed:
-                    self._again_or_dead()
-                return committed()
-            except (psycopg.Error, OSError) as e:
-                if is_lost(self._raw, e):
-                    self._raw.close()
-                if self._closing.is_set() and deadline is None:
-                    deadline = time.monotonic() + CLOSE_SECS
-                if deadline is not None and time.monotonic() > deadline:
-                    self._die(
-                        f"the connection was lost during a commit, and it is unknown whether it is in the log ({describe(e)})"
-                    )
-                    return False
-                self._closing.wait(RETRY_SECS) if deadline is None else time.sleep(RETRY_SECS)
+    def _settled(
+        self,
+        steps: Steps[bool],
+        find: Callable[[], bool],
+        send: Callable[[], object] | None = None,
+    ) -> bool:
+        """Return whether a transaction is in the log. Waits for the database if its connection is lost.
+        If the lease is lost, the writer is dead, but the log can be read.
+        """
+        try:
+            known = perform(steps, lambda step: self._answer(step, find, send))
+        except _GaveUp:
+            self._die(
+                "the connection was lost during a commit, and it is unknown whether it is in the log"
+                f" ({describe(self._error)})"
+            )
+            return False
+        if self._lease.lost:
+            self._fenced()
+        return known
 
-    def _again_or_dead(self) -> None:
-        """Connect again. If the lease is lost, the writer is dead, but the log can be read."""
-        with contextlib.suppress(Refusal):
-            self._again()
+    def _answer(
+        self,
+        step: Step,
+        find: Callable[[], bool] | None = None,
+        send: Callable[[], object] | None = None,
+    ) -> Answer:
+        match step:
+            case Connect():
+                return self._tried(self._connect)
+            case TakeAgain():
+                return self._tried(self._take_again)
+            case Renew(epoch=epoch):
+                return self._tried(lambda: lease.renew(self._raw, epoch))
+            case Commit():
+                assert send is not None
+                return self._sent(send)
+            case Find():
+                assert find is not None
+                return self._tried(find)
+            case Pause(secs=secs):
+                self._pause(secs)
+                return None
+            case Take():
+                raise AssertionError("a writer has taken the lease")
+            case _:
+                assert_never(step)
+
+    def _tried(self, act: Callable[[], Answer]) -> Answer:
+        try:
+            return act()
+        except (psycopg.Error, OSError) as e:
+            self._error = e
+            if is_lost(self._raw, e):
+                self._raw.close()
+            return Lost()
+
+    def _sent(self, send: Callable[[], object]) -> Answer:
+        raw = self._raw
+        try:
+            send()
+        except psycopg.Error as e:
+            if not is_lost(raw, e):
+                self._reset(raw, e)
+                raise
+            raw.close()
+            self._error = self._commit_error = e
+            return Lost()
+        return True
+
+    def _pause(self, secs: float) -> None:
+        """Wait until the next try. Raises _GaveUp some time after the store was closed."""
+        if not self._closing.is_set():
+            self._closing.wait(secs)
+            return
+        if self._give_up is None:
+            self._give_up = time.monotonic() + CLOSE_SECS
+        if time.monotonic() > self._give_up:
+            raise _GaveUp
+        time.sleep(secs)
 
     def _has(self, group: CommitGroup) -> bool:
         if group.rows:
@@ -332,10 +410,9 @@ class Writer(CommitThread[PendingExchange]):
         if time.monotonic() - self._renewed >= every:
             self._renewed = time.monotonic()
             try:
-                raw, sent = self._connected(), self._sending()
-                if lease.renew(raw, self._epoch):
-                    self._extend(sent)
-                else:
+                self._connected()
+                perform(self._lease.renew(), self._answer)
+                if self._lease.lost:
                     self._fenced()
             except (psycopg.Error, OSError) as e:
                 if is_lost(self._raw, e):
@@ -345,14 +422,6 @@ class Writer(CommitThread[PendingExchange]):
         if self._raw.closed:
             return RECONNECT_SECS
         return max(0.01, self._renewed + RENEW_SECS - time.monotonic())
-
-    def _sending(self) -> float:
-        return 0.0 if self._deadline is None else self._deadline.now()
-
-    def _extend(self, sent: float) -> None:
-        """Record a renewal that was sent then and has succeeded."""
-        if self._deadline is not None:
-            self._deadline.extend(sent)
 
     def _maintain(self) -> None:
         try:

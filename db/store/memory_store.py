@@ -97,6 +97,16 @@ class MemoryStore:
         self._closed = True
         return after
 
+    def another(self, deliver: Deliver, point: Point) -> "MemoryStore":
+        """Return the store of another process on the same tables. Whoever commits sees to it that only
+        one process does.
+        """
+        other = MemoryStore(deliver, hold=self._hold, point=point)
+        other._rows, other._log, other._streams = self._rows, self._log, self._streams
+        other._index, other._receipts, other._names = self._index, self._receipts, self._names
+        other._usage = self._usage
+        return other
+
     @property
     def waiting(self) -> int:
         """Batches that are not durable yet."""
@@ -151,13 +161,15 @@ class MemoryStore:
         newest = max((key.start for key in group.usage), default=0)
         if day_of(newest) > self._merged:
             self._merged = day_of(newest)
-            self._usage = merged(self._usage.values(), limits(newest))
+            rows = merged(self._usage.values(), limits(newest))
+            self._usage.clear()
+            self._usage.update(rows)
 
     def _drop(
         self, group: CommitGroup, index: dict[str, IndexRow | None], names: set[Name]
     ) -> None:
         count = len(self._log) - len(group.events)
-        self._rows, self._log = self._rows[:count], self._log[:count]
+        del self._rows[count:], self._log[count:]
         self._names -= names
         for s in group.events:
             self._streams[s.stream] = [

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 
-from ...db.postgres import lease, opening, supervisors
+from ...db.postgres import lease, lease_protocol, opening, supervisors
 from ...db.postgres.connection import Raw, connect, refusal
 from ...db.postgres.supervisors import About, Claim, Seen
 from ...db.store.head_file import NOTHING, read_head
@@ -141,15 +141,15 @@ class Lookout:
         return Taken() if self._take(raw, seen.holder if dead else None) else seen
 
     def _take(self, raw: Raw, dead: str | None) -> bool:
-        deadline = self._claim.deadline
-        sent = deadline.now()
+        holder, address = self._claim.holder, self._site.address
         try:
-            address = self._site.address
-            lease.take(raw, self._claim.holder, address.schema, address.name, dead)
+            lease_protocol.perform(
+                lease_protocol.take(self._claim.deadline),
+                lambda step: lease.take(raw, holder, address.schema, address.name, dead),
+            )
         except Refusal:
             return False  # another one was faster, or the holder lives
-        deadline.extend(sent)
-        deadline.watch()
+        self._claim.deadline.watch()
         text = secrets.token_hex(16)
         make_folder(str(self._site.folder))
         write_atomically(str(self._site.folder / SHARED), text.encode(), sync=True)
@@ -185,7 +185,7 @@ class Lookout:
         other = holder.boot_id != self._about.boot_id and holder.host != self._about.host
         if not (self._local and other):
             self._elsewhere = 0
-        elif expires_in > lease.LEASE_SECS / 2:  # it renews its lease
+        elif expires_in > lease_protocol.LEASE_SECS / 2:  # it renews its lease
             self._elsewhere += 1
         if self._elsewhere > MOST_ELSEWHERE:
             raise Refusal(

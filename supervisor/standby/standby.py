@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ...db.postgres.lease import LEASE_SECS, MARGIN_SECS, new_holder
+from ...db.postgres.lease import new_holder
+from ...db.postgres.lease_protocol import LEASE_SECS, MARGIN_SECS
 from ...db.postgres.opening import Site
 from ...db.postgres.supervisors import About, Claim, Seen
 from ...protocol.errors import Refusal

@@ -21,7 +21,15 @@ import psycopg
 import pytest
 
 from jobscribe.db.events.events import SupervisorStarted
-from jobscribe.db.postgres import connection, lease, opening, reader, supervisors, writer
+from jobscribe.db.postgres import (
+    connection,
+    lease,
+    lease_protocol,
+    opening,
+    reader,
+    supervisors,
+    writer,
+)
 from jobscribe.db.postgres.arrays import array, columns
 from jobscribe.db.postgres.connection import connect
 from jobscribe.db.postgres.opening import Site
@@ -516,7 +524,7 @@ def test_supervisors_that_begin_at_once_create_their_table_once(
 
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
-    assert lease.RENEW_SECS * 3 < lease.LEASE_SECS and writer.RECONNECT_SECS < lease.RENEW_SECS
+    assert lease_protocol.RENEW_SECS * 3 < lease_protocol.LEASE_SECS and writer.RECONNECT_SECS < lease_protocol.RENEW_SECS
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")

@@ -21,7 +21,7 @@ import pytest
 from supervisor_fork_server import ForkedProcess
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
-from jobscribe.db.postgres import lease, opening
+from jobscribe.db.postgres import lease, lease_protocol, opening
 from jobscribe.db.postgres import supervisors as supervisors_table
 from jobscribe.db.postgres.connection import connect
 from jobscribe.db.postgres.opening import Site
@@ -290,7 +290,7 @@ def test_a_lease_is_taken_when_its_holder_can_no_longer_act(tmp_path: Path) -> N
             supervisors_table.prove(gone, "first", "hash")
         seen = supervisors_table.look(raw)
         assert (seen.free, seen.holder, seen.about, seen.proof) == (False, "first", about, "hash")
-        assert 0 < seen.expires_in <= lease.LEASE_SECS
+        assert 0 < seen.expires_in <= lease_protocol.LEASE_SECS
         until(lambda: lease._is_gone(raw, site.address.schema, 1), "its session has ended")
         assert take("second") is None, "it may answer requests without a session"
         assert take("second", dead="other") is None

@@ -1,5 +1,6 @@
 """Run seeds of the simulator: `--seed N` runs one (with `--trace`, step by step); `--seeds N` runs
-N seeds from `--first` on, in `--jobs` processes.
+N seeds from `--first` on, in `--jobs` processes. `--supervisors several` gives each life 2 or 3 of them;
+by default the seed decides.
 """
 
 import argparse
@@ -21,9 +22,9 @@ ENOUGH = 300
 SHOWN = 10
 
 
-def one(seed: int, *, trace: bool) -> int:
+def one(seed: int, *, trace: bool, several: bool | None) -> int:
     try:
-        lived = run(seed, print if trace else None)
+        lived = run(seed, print if trace else None, several=several)
     except Violation as e:
         print(f"seed {seed}: {e}")
         return 1
@@ -31,13 +32,15 @@ def one(seed: int, *, trace: bool) -> int:
     return 0
 
 
-def several(first: int, count: int) -> tuple[Counter[str], list[str], int]:
+def slice_of(
+    first: int, count: int, several: bool | None
+) -> tuple[Counter[str], list[str], int]:
     """Return the counted events of these lives, the violations, and the number of steps."""
     total: Counter[str] = Counter()
     broken, steps = [], 0
     for seed in range(first, first + count):
         try:
-            lived = run(seed)
+            lived = run(seed, several=several)
         except Violation as e:
             broken.append(f"seed {seed}: {e}")
         else:
@@ -47,21 +50,23 @@ def several(first: int, count: int) -> tuple[Counter[str], list[str], int]:
 
 
 def in_processes(
-    first: int, count: int, jobs: int
+    first: int, count: int, jobs: int, several: bool | None
 ) -> Iterator[tuple[Counter[str], list[str], int]]:
-    slices = [(n, min(SLICE, first + count - n)) for n in range(first, first + count, SLICE)]
+    slices = [
+        (n, min(SLICE, first + count - n), several) for n in range(first, first + count, SLICE)
+    ]
     if jobs == 1:
-        yield from (several(*s) for s in slices)
+        yield from (slice_of(*s) for s in slices)
         return
     with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(several, *zip(*slices, strict=True))
+        yield from pool.map(slice_of, *zip(*slices, strict=True))
 
 
-def many(first: int, count: int, jobs: int) -> int:
+def many(first: int, count: int, jobs: int, several: bool | None) -> int:
     began = time.monotonic()
     total: Counter[str] = Counter()
     failed = steps = done = 0
-    for happened, broken, walked in in_processes(first, count, jobs):
+    for happened, broken, walked in in_processes(first, count, jobs, several):
         total += happened
         steps += walked
         done += SLICE
@@ -90,10 +95,12 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--supervisors", choices=("one", "several"))
     args = parser.parse_args()
+    several = None if args.supervisors is None else args.supervisors == "several"
     if args.seed is not None:
-        return one(args.seed, trace=args.trace)
-    return many(args.first, args.seeds, max(1, args.jobs))
+        return one(args.seed, trace=args.trace, several=several)
+    return many(args.first, args.seeds, max(1, args.jobs), several)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from sim_execution_bugs import EXECUTION_BUGS
 from sim_gang_bugs import GANG_BUGS, RARE_GANG_BUGS, Patch
 from sim_host_bugs import HOST_BUGS, RARE_HOST_BUGS
 from sim_hour_bugs import HOUR_BUGS
+from sim_lease_bugs import LEASE_BUGS
 
 from jobscribe.agent.session.state_machine import Session
 from jobscribe.db.events import agent_fold
@@ -204,6 +205,7 @@ BUGS: tuple[Callable[[], list[Patch]], ...] = (
     *HOUR_BUGS,
     *BATCH_BUGS,
     *EXECUTION_BUGS,
+    *LEASE_BUGS,
 )
 #: Bugs that need hundreds of seeds.
 RARELY_FOUND: tuple[Callable[[], list[Patch]], ...] = (

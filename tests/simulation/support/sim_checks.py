@@ -27,6 +27,7 @@ from jobscribe.supervisor.core.status.run_status import status
 
 if TYPE_CHECKING:
     from sim_machine import Process
+    from sim_supervisor import Supervisor
     from simulator import Simulator
 
 #: Steps between two comparisons of the world with the log.
@@ -40,11 +41,10 @@ UNKNOWN_SECS = 75.0
 
 class Checks:
     def __init__(self, sim: "Simulator") -> None:
-        self.sim, self.time, self.machine, self.supervisor, self.clients = (
+        self.sim, self.time, self.machine, self.clients = (
             sim,
             sim.time,
             sim.machine,
-            sim.supervisor,
             sim.clients,
         )
         self.executions = ExecutionChecks(sim)
@@ -54,6 +54,10 @@ class Checks:
         self.ended: dict[Token, float] = {}
         self.calm_since: float | None = None
         self._next = self._decisions = 0
+
+    @property
+    def supervisor(self) -> "Supervisor":
+        return self.sim.supervisor
 
     # ---- a status became durable
 
@@ -199,7 +203,7 @@ class Checks:
                     f"G11: call {number} had to be over {self.time.now - until:.1f} s ago"
                 )
             break
-        if not supervisor.life.awake:
+        if not supervisor.awake:
             return
         engine = supervisor.engine
         well = supervisor.well_since if supervisor.commit_secs < 0.01 else self.time.now

@@ -25,6 +25,7 @@ from jobscribe.supervisor.core.resources.gang_allocator import Node
 
 if TYPE_CHECKING:
     from sim_supervisor import Supervisor
+    from simulator import Simulator
 
 USERS = ("AAAAAAAA", "BBBBBBBB", "CCCCCCCC")
 #: A request is answered or refused within this time if the supervisor is well and its disk is not
@@ -57,10 +58,10 @@ class Asked(msgspec.Struct):
 
 
 class Clients:
-    """All clients. broken: called with a sentence when a guarantee is broken."""
+    """All clients. Each sends its requests to the supervisor that serves."""
 
-    def __init__(self, supervisor: "Supervisor", broken: Callable[[str], None]) -> None:
-        self.supervisor, self.time, self._broken = supervisor, supervisor.time, broken
+    def __init__(self, sim: "Simulator") -> None:
+        self.sim, self.time, self._broken, policy = sim, sim.time, sim.broken, sim.policy
         r = self.time.random
         self.runs: list[Asked] = []
         self.cancels: list[Asked] = []
@@ -74,17 +75,21 @@ class Clients:
         #: deadline of each open call or starting session
         self.calls: dict[int, float] = {}
         self._handles = 0
+        #: whether a user had hours left when a request was decided, by handle
+        self._had_hours: dict[int, bool] = {}
         self._users = USERS[: r.choice((1, 2, 3))]
         self._kinds = r.choice((("sequential",), ("sequential", "parallel")))
         self._sims = r.choice((3, 12, 40))
         self._limits = r.random() < 0.5
         self._models = [command(r, ("0", "0", "0", "3", "0,1", "0,s6", "200,0")) for _ in range(6)]
-        self._plans = (None, "gold") if supervisor.policy.places else (None,)
-        self.nodes = supervisor.policy.nodes.get("local", ())
-        self._clusters = (
-            [p.host for p in supervisor.policy.places["local"]] if supervisor.policy.batch else []
-        )
+        self._plans = (None, "gold") if policy.places else (None,)
+        self.nodes = policy.nodes.get("local", ())
+        self._clusters = [p.host for p in policy.places["local"]] if policy.batch else []
         self.recipes = Recipes(r, self.nodes)
+
+    @property
+    def supervisor(self) -> "Supervisor":
+        return self.sim.supervisor
 
     # ---- requests
 
@@ -145,7 +150,7 @@ class Clients:
         supervisor = self.supervisor
         if supervisor.running:
             inputs = [self._input(a) for a in many]
-            supervisor.life.meet(lambda: supervisor.tell(*inputs))
+            supervisor.life.meet(lambda: self._tell(supervisor, inputs))
         else:
             for asked in many:
                 self._ask(asked)
@@ -283,15 +288,27 @@ class Clients:
         supervisor = self.supervisor
         if supervisor.running:
             input_ = self._input(asked)
-            supervisor.life.meet(lambda: supervisor.tell(input_))
+            supervisor.life.meet(lambda: self._tell(supervisor, [input_]))
         else:
             self.time.after(AGAIN_SECS, lambda: self._ask(asked))
+
+    def _tell(self, supervisor: "Supervisor", inputs: list[Input]) -> None:
+        """Have the requests decided; the answers may come later."""
+        if sim_hours.limited(supervisor.policy):
+            for input_ in inputs:
+                if isinstance(input_, Submit):
+                    uid = input_.request.run.uid
+                    left = sim_hours.refused_for_nothing(self, supervisor, uid)
+                    self._had_hours[input_.handle] = left
+        supervisor.tell(*inputs)
 
     def _input(self, asked: Asked) -> Input:
         self._handles += 1
         handle = self._handles
         asked.asked += 1
-        self.supervisor.request(handle, lambda reply: self._answer(asked, reply), ANSWER_SECS)
+        self.supervisor.request(
+            handle, lambda reply: self._answer(asked, reply, handle), ANSWER_SECS
+        )
         self.time.after(AGAIN_SECS + self.time.random.random(), lambda: self._ask(asked))
         match asked.request:
             case RunSimulation():
@@ -301,11 +318,11 @@ class Clients:
             case _:
                 return Cancel(handle, asked.request)
 
-    def _answer(self, asked: Asked, reply: dict[str, Any] | Refusal) -> None:
+    def _answer(self, asked: Asked, reply: dict[str, Any] | Refusal, handle: int) -> None:
         self.time.say("client", asked.req_id, "<-", reply)
         if isinstance(reply, Refusal):
             self.time.saw("refused: " + reply.code)
-            if reply.code == "hoursUsedUp" and sim_hours.refused_for_nothing(self, asked.uid):
+            if reply.code == "hoursUsedUp" and self._had_hours.pop(handle, False):
                 self._broken(f"{asked.req_id} was refused, and {asked.uid} has hours left: {reply}")
             if reply.code == "resourceExceeded" and one_fits(
                 self._may(asked), asked.request.run.roles
@@ -377,7 +394,7 @@ class Clients:
 
     def _want(self, go: Callable[[AgentKey, int], None]) -> None:
         supervisor, life = self.supervisor, self.supervisor.life
-        if not life.awake:
+        if not supervisor.awake:
             return
         self._handles += 1
         handle = self._handles

@@ -6,6 +6,7 @@ kept.
 
 from collections import Counter
 
+import sim_site
 from sim_faults import DISASTERS, KEEPER_POINTS, SHARES, SUPERVISOR_POINTS
 
 #: Faults that are counted by their consequences.
@@ -144,6 +145,7 @@ COINCIDENCES = (
 MUST_HAPPEN: tuple[str, ...] = (
     *(w for w in (*SHARES, *DISASTERS) if w not in _ARMED | _RARE),
     *COINCIDENCES,
+    *sim_site.COINCIDENCES,
 )
 
 

@@ -64,13 +64,14 @@ def strike(sim: "Simulator", what: str) -> None:
             keeper = r.choice(keepers)
             keeper.life.freeze()
             time.after(20 * r.random(), keeper.life.thaw)
-        case "the supervisor was frozen" if supervisor.life.awake:
+        case "the supervisor was frozen" if supervisor.awake:
             time.saw(what)
             supervisor.freeze(r.choice((2.0, 30.0, 45.0)) * r.random())
         case "the machine was rebooted":
             time.saw(what)
             machine.reboot()
-            supervisor.crash()
+            for each in sim.supervisors:
+                each.crash()
         case "the other machine was rebooted" if OTHER in machine.hosts:
             time.saw(what)
             machine.reboot(OTHER)
@@ -78,6 +79,8 @@ def strike(sim: "Simulator", what: str) -> None:
             # the monotonic clock stands still meanwhile
             time.saw(what)
             time.wall_offset += 600.0
+            if sim.site is not None:
+                sim.site.suspended += 600.0
         case "the wall clock jumped":
             time.saw(what)
             time.wall_offset += r.choice((-86400.0, -3600.0, -30.0, 30.0, 3600.0, 86400.0))
@@ -115,6 +118,9 @@ def _disk(sim: "Simulator", what: str) -> None:
             supervisor.faults.fail(
                 r.randint(1, 3), fatal=True, at=r.choice(("taken", "committed", "witnessed"))
             )
+        case "the disk was slow" if sim.site is not None:
+            time.saw(what)
+            sim.site.slow(0.25, 10 * r.random())
         case "the disk was slow":
             time.saw(what)
             supervisor.commit_secs = 0.5

@@ -81,11 +81,6 @@ class Driver:
         else:
             link.to_agent(Kill(reason="nobody needs it"))
 
-    def forget(self) -> None:
-        """Forget all callers: the supervisor died."""
-        self.sign_ins.forget()
-        self.busy.clear()
-
     def _act(self, effect: StartAgent | FindAgent | StopAgent) -> Input | None:
         if effect.key.host in self.machine.out_of_reach:
             return self._unreachable(effect)

@@ -51,8 +51,9 @@ class FairnessChecks:
         pools = {p: pool for p, pool in world.slots.pools.items() if isinstance(p, CpuPool)}
         for limit, pool in pools.items():
             self._granted(world, limit, pool)
-        # slots, or cores of runs with roles
-        self._served |= {account.uid for account in world.slots.fair.accounts}
+        # slots, or cores of runs with roles; usage from before a restart may be 0 s
+        accounts = world.slots.fair.accounts.items()
+        self._served |= {account.uid for account, usage in accounts if usage.used or usage.cores}
         self._holders = {limit: set(pool.holders) for limit, pool in pools.items()}
         self._waiting = {limit: {a.uid for a in pool.lines} for limit, pool in pools.items()}
         self._ahead = {ticket for view in world.agents.values() for ticket in view.ahead}

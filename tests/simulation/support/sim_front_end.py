@@ -10,6 +10,7 @@ from jobscribe.supervisor.core.status.run_status import is_cacheable, status
 from jobscribe.supervisor.streams.job_changes import ChangeReader, JobChanges
 
 if TYPE_CHECKING:
+    from sim_supervisor import Supervisor
     from simulator import Simulator
 
 #: Steps between two comparisons, of one job each.
@@ -18,8 +19,12 @@ LOOK_EVERY = 3
 
 class FrontEnd:
     def __init__(self, sim: "Simulator") -> None:
-        self.sim, self.supervisor = sim, sim.supervisor
+        self.sim = sim
         self.started()
+
+    @property
+    def supervisor(self) -> "Supervisor":
+        return self.sim.supervisor
 
     def started(self) -> None:
         """Follow the stream of a supervisor that is about to fold its log."""
@@ -38,7 +43,7 @@ class FrontEnd:
         self._changes.changed(job.jid)
 
     def step(self) -> None:
-        if not self.supervisor.life.awake or self.sim.time.steps % LOOK_EVERY:
+        if not self.supervisor.awake or self.sim.time.steps % LOOK_EVERY:
             return
         named, self._reader._names = self._reader._names, {}
         for jid in named:

@@ -16,6 +16,7 @@ from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 
 if TYPE_CHECKING:
+    from sim_supervisor import Supervisor
     from simulator import Simulator
 
 THIRD, GOLD = "third", "gold"
@@ -68,15 +69,14 @@ class Hosts:
     """Outages of the hosts, and checks of agents and slots on them."""
 
     def __init__(self, sim: "Simulator") -> None:
-        self.sim, self.time, self.supervisor, self.machine = (
-            sim,
-            sim.time,
-            sim.supervisor,
-            sim.machine,
-        )
+        self.sim, self.time, self.machine = sim, sim.time, sim.machine
         self.places = {p.host: p for p in sim.policy.places.get("local", ())}
         self._homes: dict[Any, str] = {}
         self._starts: set[tuple[AgentKey, int]] = set()
+
+    @property
+    def supervisor(self) -> "Supervisor":
+        return self.sim.supervisor
 
     @property
     def several(self) -> bool:

@@ -10,9 +10,11 @@ from jobscribe.db.events.events import RunRequested, TaskEnded, TaskPlaced
 from jobscribe.protocol.api.requests import RunSpec
 from jobscribe.protocol.clusters.queues import Queues, UserLimits
 from jobscribe.protocol.ids import Token, parse_token
+from jobscribe.supervisor.core.state.configuration import CoreConfig
 
 if TYPE_CHECKING:
     from sim_clients import Clients
+    from sim_supervisor import Supervisor
     from simulator import Simulator
 
 #: The hours of a user in a month, as seconds: some runs of a life use them up.
@@ -50,12 +52,17 @@ def _next_month(sim: "Simulator") -> None:
     sim.time.wall_offset += end.timestamp() - sim.time.wall - 0.5
 
 
-def refused_for_nothing(clients: "Clients", uid: str) -> bool:
+def limited(policy: CoreConfig) -> bool:
+    """Return whether this life checks the hours of users."""
+    return policy.queues is SITE and not policy.batch
+
+
+def refused_for_nothing(clients: "Clients", supervisor: "Supervisor", uid: str) -> bool:
     """Return whether all processes of a user together took less time than the limits. A process
     whose end the supervisor does not know counts as one that runs; after a restart of the
     supervisor, it may count from the request of its run.
     """
-    supervisor, cores, gpus = clients.supervisor, 0.0, 0.0
+    cores = gpus = 0.0
     world, home = supervisor.engine.world, supervisor.machine.home
     live = {str(t.token): job.run for job in world.jobs.values() for t in job.live_tasks()}
     specs = {(a.jid, a.serial): a.request.run for a in clients.runs}

@@ -66,6 +66,8 @@ class Link:
         self._carry("up", lambda: self.life.meet(lambda: self._receive(frame)))
 
     def to_agent(self, message: Any) -> None:
+        if not self.supervisor.sends():
+            return
         self.time.say("supervisor ->", self.agent.pid, message)
         frames = list(self.encoder.frames([message]))
         if len(frames) > 1:

@@ -527,7 +527,7 @@ class ReferenceModel:
     def step(self) -> None:
         self.advance()
         supervisor = self.sim.supervisor
-        if not self.kept or not supervisor.life.awake or supervisor.commit_secs > 0.01:
+        if not self.kept or not supervisor.awake or supervisor.commit_secs > 0.01:
             return
         for token, kept in self.kept.items():
             # across a reboot only the wall clock counts; if it was set back, each supervisor waits

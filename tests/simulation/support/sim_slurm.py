@@ -281,7 +281,7 @@ class SignIns:
     def _comes(self, key: AgentKey) -> None:
         if key not in self._asked:
             return
-        if not self.sim.supervisor.life.awake:
+        if not self.sim.supervisor.awake:
             # nobody answers the user, who tries again
             self.time.after(2.0, lambda: self._comes(key))
             return

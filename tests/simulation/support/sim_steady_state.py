@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from sim_clients import USERS
 from sim_machine import HOME
+from sim_site import FAILOVER_SECS, QUEUE_SECS
 
 from jobscribe.supervisor.core.status.run_status import status
 
 if TYPE_CHECKING:
     from sim_clients import Asked
     from sim_keeper import Keeper
+    from sim_supervisor import Supervisor
     from simulator import Simulator
 
 #: Seconds after the faults; by then the queues are empty.
@@ -25,25 +27,26 @@ GRACE_SECS = 1.0
 
 class SteadyState:
     def __init__(self, sim: "Simulator") -> None:
-        self.sim, self.time, self.clients, self.supervisor, self.machine = (
-            sim,
-            sim.time,
-            sim.clients,
-            sim.supervisor,
-            sim.machine,
-        )
+        self.sim, self.time, self.clients, self.machine = sim, sim.time, sim.clients, sim.machine
+        #: additional time for a takeover
+        self._takeover = 0.0 if sim.site is None else FAILOVER_SECS
+        self._late = LATE_SECS + (0.0 if sim.site is None else QUEUE_SECS)
+
+    @property
+    def supervisor(self) -> "Supervisor":
+        return self.sim.supervisor
 
     @property
     def on_cluster(self) -> bool:
         return bool(self.sim.policy.batch)
 
     def begin(self) -> None:
-        self.time.after(LATE_SECS, self._ask)
+        self.time.after(self._late, self._ask)
 
     def _ask(self) -> None:
         if self.supervisor.engine.world.jobs:
             self.sim.broken(
-                f"G14: {LATE_SECS:g} s after the storm there is still {list(self.supervisor.engine.world.jobs)}"
+                f"G14: {self._late:g} s after the storm there is still {list(self.supervisor.engine.world.jobs)}"
             )
         self.sim.checks.calm_since = None
         short = self.clients.submit_plain(USERS[0], 0.5)
@@ -52,19 +55,23 @@ class SteadyState:
 
     def _then_long_ones(self) -> None:
         long = self.clients.submit_plain(USERS[1], 500.0)
+        late = self._takeover
         steps = (
             (7.0, lambda: self._runs(long, 7)),
             (7.0, self._one_is_canceled),
             (7.0, self._gang_begins),
             (13.0, self._supervisor_dies),
-            (18.0, lambda: self._runs(long, 5)),
-            (18.0, lambda: self._keeper(long).agent.die()),  # type: ignore[union-attr]
-            (28.0, lambda: self._runs(long, 10)),
-            (28.0, lambda: self._keeper(long).die()),
-            (38.0, lambda: self._runs(long, 10)),
-            (38.0, lambda: self._all_die(long)),
-            (48.0, lambda: self._is(long, "error", "signal" if self.on_cluster else "lost", 10)),
-            (48.0, self._before_the_reboot),
+            (18.0 + late, lambda: self._runs(long, 5 + late)),
+            (18.0 + late, lambda: self._keeper(long).agent.die()),  # type: ignore[union-attr]
+            (28.0 + late, lambda: self._runs(long, 10)),
+            (28.0 + late, lambda: self._keeper(long).die()),
+            (38.0 + late, lambda: self._runs(long, 10)),
+            (38.0 + late, lambda: self._all_die(long)),
+            (
+                48.0 + late,
+                lambda: self._is(long, "error", "signal" if self.on_cluster else "lost", 10),
+            ),
+            (48.0 + late, self._before_the_reboot),
         )
         for secs, act in steps:
             self.time.after(secs, act)
@@ -78,25 +85,26 @@ class SteadyState:
         """Start a gang that lives through deaths of the supervisor and of a keeper until its
         cancel.
         """
-        gang = self.clients.submit_gang(USERS[2], 500.0)
+        gang, late = self.clients.submit_gang(USERS[2], 500.0), self._takeover
         self.time.after(5.9, lambda: self._runs(gang, 6))
-        self.time.after(11.0, lambda: self._runs(gang, 5))
-        self.time.after(11.0, lambda: self._keeper(gang).die())
-        self.time.after(21.0, lambda: self._runs(gang, 10))
-        self.time.after(21.0, lambda: self.clients.cancel(gang, 0))
-        self.time.after(21.0 + GRACE_SECS + 1, lambda: self._gone(gang))
+        self.time.after(11.0 + late, lambda: self._runs(gang, 5 + late))
+        self.time.after(11.0 + late, lambda: self._keeper(gang).die())
+        self.time.after(21.0 + late, lambda: self._runs(gang, 10))
+        self.time.after(21.0 + late, lambda: self.clients.cancel(gang, 0))
+        self.time.after(21.0 + late + GRACE_SECS + 1, lambda: self._gone(gang))
 
     def _before_the_reboot(self) -> None:
         doomed = self.clients.submit_plain(USERS[1], 500.0)
         self.time.after(5.0, lambda: self._runs(doomed, 5))
         self.time.after(5.0, self._reboot)
+        late = 15.0 + self._takeover
         if not self.on_cluster:
-            self.time.after(15.0, lambda: self._is(doomed, "error", "lost", 10))
+            self.time.after(late, lambda: self._is(doomed, "error", "lost", late - 5))
             return
         # the login node was rebooted, not the node on which the run lives
-        self.time.after(15.0, lambda: self._runs(doomed, 10))
-        self.time.after(15.0, lambda: self.clients.cancel(doomed, 0))
-        self.time.after(15.0 + GRACE_SECS + 1, lambda: self._gone(doomed))
+        self.time.after(late, lambda: self._runs(doomed, late - 5))
+        self.time.after(late, lambda: self.clients.cancel(doomed, 0))
+        self.time.after(late + GRACE_SECS + 1, lambda: self._gone(doomed))
 
     # ---- deaths
 
@@ -114,7 +122,9 @@ class SteadyState:
 
     def _reboot(self) -> None:
         self.machine.reboot()
-        self._supervisor_dies()
+        for supervisor in self.sim.supervisors:
+            supervisor.crash()
+            supervisor.start()
 
     def _keeper(self, asked: "Asked") -> "Keeper":
         if self.on_cluster:

@@ -2,11 +2,12 @@
 service, effect executor and clock are simulated.
 
 Supervisor processes follow each other on one store. Each may die at a crash point or between two
-effects.
+effects. In a life with several supervisors, each of these objects is one of them, with its processes;
+`sim_site` has their lease.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sim_driver import Driver
 from sim_link import Link
@@ -49,6 +50,14 @@ from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.engine.decision_loop import Engine
 
+if TYPE_CHECKING:
+    from sim_database import Connection
+    from sim_site import Site
+    from sim_writer import LeasedStore, Writer
+
+    from jobscribe.db.postgres.lease_protocol import Lease
+    from jobscribe.runtime.lease_deadline import LeaseDeadline
+
 POKE_SECS = 0.5
 
 Reply = Callable[[dict[str, Any] | Refusal], None]
@@ -62,10 +71,19 @@ class Supervisor:
     def __init__(self, time: Time, machine: Machine, policy: CoreConfig, max_frame: int) -> None:
         self.time, self.machine, self.policy, self.max_frame = time, machine, policy, max_frame
         self.faults = Faults()
-        self.store = MemoryStore(self._deliver, hold=True, point=self._point)
+        self.store: MemoryStore | LeasedStore = MemoryStore(
+            self.deliver, hold=True, point=self.point
+        )
         self.tasks = KeeperTaskDriver(self._send, {}, time.random.randbytes)
         self.driver = Driver(self)
         self.sessions = 0
+        #: of several supervisors: the site, and of the present process its name, deadline and writer
+        self.site: Site | None = None
+        self.name = ""
+        self.deadline: LeaseDeadline | None = None
+        self.writer: Writer | None = None
+        #: it has the lease, or had it and does not know better
+        self.serving = False
         self.life = Life(time)
         self.life.end()
         self.engine: Engine
@@ -94,19 +112,40 @@ class Supervisor:
         self._epoch = 0
         self._delivered_at = 0.0
         self._committing = False
+        #: depth of calls of `guarded`
+        self._guards = 0
 
     # ---- lifecycle
 
     @property
     def running(self) -> bool:
-        return not self.life.over
+        """Return whether a process serves; it may be frozen."""
+        return self.serving and not self.life.over
+
+    @property
+    def awake(self) -> bool:
+        return self.serving and self.life.awake
 
     def start(self) -> None:
-        if self.running:
+        if not self.life.over:
             return
         self.time.say("supervisor starts")
         self.life = Life(self.time)
-        self.sessions += 1
+        if self.site is not None:
+            self.site.begins(self)
+        else:
+            self.sessions += 1
+            self._serve()
+
+    def serve(self, taken: "Lease", connection: "Connection") -> None:
+        """Serve, with the lease."""
+        assert self.site is not None
+        self.time.say(self.name, "serves with epoch", taken.epoch)
+        self.site.serves(self, taken, connection)
+        self._serve()
+
+    def _serve(self) -> None:
+        self.serving = True
         self._epoch = self.sessions << 24
         self._committing = False
         self._delivered_at = self.well_since = self.time.now
@@ -120,30 +159,43 @@ class Supervisor:
 
     def guarded(self, act: Callable[[], None]) -> None:
         """Run an action that may reach a crash point."""
+        if self.site is not None:
+            if self.life.over:
+                return
+            self.site.acting = self
+        self._guards += 1
         try:
             act()
         except Killed:
             self.crash()
         else:
-            self._soon()
+            self.soon()
+        finally:
+            self._guards -= 1
 
     def crash(self, *, doubtful: bool = False) -> None:
         """kill -9: data that is not durable is lost, with every connection and timer; the next
         process starts after a moment.
         """
-        if not self.running:
+        if self.life.over:
             return
-        self.time.say("supervisor dies")
-        if self.store.waiting:
+        self.time.say("supervisor dies", self.name)
+        if self.serving and self.store.waiting:
             self.time.saw("the supervisor died before a commit")
         self.life.end()
         self.armed = None
-        self.store = self.store.crash(doubtful=doubtful)
+        self.serving = False
+        if self.site is None:
+            self.store = self.store.crash(doubtful=doubtful)
+        else:
+            self.site.ends(self)
         self.faults.mend()
         self.timers.clear()
         self.replies.clear()
-        self.driver.forget()
-        self.on_death()
+        self.driver.busy.clear()
+        if self.site is None or self.site.sim.serving is self:
+            self.driver.sign_ins.forget()
+            self.on_death()
         self._launched.clear()
         links, self.sockets = list(self.sockets.values()), {}
         self.links.clear()
@@ -157,12 +209,16 @@ class Supervisor:
 
     def stop(self) -> None:
         """SIGTERM: accepted requests become durable, and idle agents are told to exit."""
-        if not self.life.awake:
+        if not self.awake:
             return
         for key, link in list(self.links.items()):
             if link.alive is not None and not self.engine.world.agent(key).needed:
                 self.time.saw("an idle agent was sent home")
                 link.to_agent(Kill(reason="the supervisor stops, and nothing runs here"))
+        if self.writer is not None:
+            writer = self.writer
+            self.guarded(lambda: writer.close(self.crash))
+            return
         self.guarded(lambda: self.store.commit())
         self.crash()
 
@@ -197,7 +253,7 @@ class Supervisor:
             if self.running:
                 self.on_decision()
 
-    def _point(self, name: str) -> None:
+    def point(self, name: str) -> None:
         """Handle a crash point of the store or (through `crashpoints`) of the engine."""
         self.reached("supervisor." + name)
         self.faults(name)
@@ -211,8 +267,10 @@ class Supervisor:
 
     # ---- store
 
-    def _soon(self) -> None:
+    def soon(self) -> None:
         """Plan a commit: all that waits by then becomes durable a little later."""
+        if self.writer is not None and self.writer.busy:
+            return
         if self.running and self.store.waiting and not self._committing:
             self._committing = True
             secs = self.time.random.expovariate(1 / self.commit_secs)
@@ -228,12 +286,44 @@ class Supervisor:
         self._committing = False
         self.guarded(self.store.commit)
 
-    def _deliver(self, call: Callable[[], None]) -> None:
+    def deliver(self, call: Callable[[], None]) -> None:
         """Deliver notifications of durable events a little later, in order."""
         self._delivered_at = max(
             self._delivered_at, self.time.now + self.time.random.expovariate(1000.0)
         )
         self.life.after(self._delivered_at - self.time.now, lambda: self.guarded(call))
+
+    # ---- the lease
+
+    def fence(self, what: str) -> None:
+        """Check the deadline before anything is sent or started, as the product does: the process ends
+        if it has passed. Then what it does must be allowed by the lease.
+        """
+        if self.deadline is not None:
+            self.deadline.check()
+            self.site.did(self, what)
+
+    def fence_answer(self) -> None:
+        self.fence("answered a request")
+
+    def fence_effect(self, effect: Effect) -> None:
+        self.fence(f"performed {type(effect).__name__}")
+
+    def answers(self) -> bool:
+        """Return whether it may answer a request that changes nothing."""
+        self.fence_answer()
+        return not self.life.over
+
+    def sends(self) -> bool:
+        """Return whether it may send to an agent; the process may end here."""
+        if self.deadline is None:
+            return True
+        fence = lambda: self.fence("sent a message to an agent")
+        if self._guards:
+            fence()
+        else:
+            self.guarded(fence)
+        return not self.life.over
 
     # ---- clients and agents
 
@@ -242,7 +332,7 @@ class Supervisor:
         self.replies[handle] = (reply, self.time.now + secs)
 
     def connect(self, agent: Any) -> Link | None:
-        if not self.life.awake or self.time.strikes("a dial failed"):
+        if not self.awake or self.time.strikes("a dial failed"):
             return None
         if (
             token_hash(agent.config["token"])
@@ -276,6 +366,10 @@ class Supervisor:
         if self.time.strikes("the supervisor died between two effects"):
             raise Killed
         self.time.say("effect", effect, f"cause={cause}")
+        if isinstance(effect, ReplyStatus | ReplyRefusal | AgentReady):
+            self.fence_answer()
+        elif not isinstance(effect, SetTimer | ClearTimer | IncrementCounter):
+            self.fence_effect(effect)
         match effect:
             case ReplyStatus(handle=handle, jid=jid, serial=serial):
                 run = self.engine.world.jobs[jid].run if jid in self.engine.world.jobs else None
@@ -321,6 +415,7 @@ class Supervisor:
                 self.time.saw("counted: " + what)
 
     def projected(self, job: Job, position: int, at: float) -> None:
+        self.fence("wrote a record")
         self.on_projected(job)
 
     def connections(self) -> list[tuple[AgentKey, int, Alive]]:

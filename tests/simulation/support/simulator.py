@@ -13,6 +13,7 @@ from typing import NamedTuple
 import sim_fairness
 import sim_hosts
 import sim_hours
+import sim_site
 import sim_slurm
 from sim_agent import Agent
 from sim_checks import Checks
@@ -23,6 +24,7 @@ from sim_front_end import FrontEnd
 from sim_machine import Machine
 from sim_recipes import nodes
 from sim_reference_model import ReferenceModel
+from sim_site import Site
 from sim_steady_state import SteadyState
 from sim_supervisor import Supervisor
 from sim_time import BEGIN, Time
@@ -51,22 +53,29 @@ class Lived(NamedTuple):
 
 
 class Simulator:
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
-        self.seed = seed
+    def __init__(
+        self,
+        seed: int,
+        trace: Callable[[str], None] | None = None,
+        *,
+        several: bool | None = None,
+    ) -> None:
+        """several: whether the site has several supervisors; by default the seed says."""
+        self.seed, self.several = seed, several
         self.time = Time(seed, trace)
         r = self.time.random
         self.swarm = Swarm(r)
         self.time.rates = self.swarm.shares
         what = r.random()
-        several = sim_hosts.settings(r) if what < 0.3 else {"nodes": {"local": nodes(r)}}
+        hosts = sim_hosts.settings(r) if what < 0.3 else {"nodes": {"local": nodes(r)}}
         if what > 0.8:
-            several |= sim_slurm.settings(r)
+            hosts |= sim_slurm.settings(r)
         runs = {
             "op_run_slots": {
                 ("local", "sequential"): r.choice((1, 2, 3)),
                 ("local", "container"): r.choice((1, 2, 3)),
             }
-        } | several
+        } | hosts
         policy = CoreConfig(
             cpu_slots={
                 ("local", "sequential"): r.choice((1, 2, 4)),
@@ -86,34 +95,53 @@ class Simulator:
         self.small = r.random() < 0.3
         self.policy = policy
         self.machine = Machine(self.time, self.broken, Agent)
-        self.supervisor = Supervisor(
-            self.time, self.machine, policy, 640 if self.small else MAX_FRAME
-        )
-        self.machine.connect = self.supervisor.connect
+        number = 1
+        if sim_site.wanted(seed) if several is None else several:
+            number = r.choice((2, 2, 3))
+        self.supervisors = [
+            Supervisor(self.time, self.machine, policy, 640 if self.small else MAX_FRAME)
+            for _ in range(number)
+        ]
+        #: the supervisor that serves, or was the last one to do so
+        self.serving = self.supervisors[0]
+        self.site: Site | None = None if number == 1 else Site(self, self.supervisors)
+        for supervisor in self.supervisors:
+            supervisor.site = self.site
+        self.machine.connect = self.serving.connect if self.site is None else self.site.connect
         self.machine.slurms = sim_slurm.clusters(self)
-        self.sign_ins = self.supervisor.driver.sign_ins = sim_slurm.SignIns(self)
+        self.sign_ins = sim_slurm.SignIns(self)
         self.hosts = sim_hosts.Hosts(self)
         self.fairness = sim_fairness.FairnessChecks(self)
-        self.supervisor.on_decision = self._decided
-        self.supervisor.on_start, self.supervisor.driver.on_dismissal = (
-            self.hosts.tell_all,
-            self.hosts.dismissed,
-        )
-        self.clients = Clients(self.supervisor, self.broken)
+        self.clients = Clients(self)
         self.ledger = ReferenceModel(self)
         self.machine.on_spawn = self.ledger.spawned
         self.checks = Checks(self)
         self.seen: set[object] = set()
         self.front_end = FrontEnd(self)
-        self.supervisor.on_engine = self.front_end.follow
-        self.supervisor.on_projected = self._projected
-        self.supervisor.on_removed = self._removed
-        # waiting callers are disconnected
-        self.supervisor.on_death = self.clients.calls.clear
+        for supervisor in self.supervisors:
+            supervisor.on_decision, supervisor.on_start = self._decided, self.hosts.tell_all
+            supervisor.driver.sign_ins = self.sign_ins
+            supervisor.driver.on_dismissal = self.hosts.dismissed
+            supervisor.on_engine = self.front_end.follow
+            supervisor.on_projected = self._projected
+            supervisor.on_removed = self._removed
+            # waiting callers are disconnected
+            supervisor.on_death = self.clients.calls.clear
+
+    @property
+    def supervisor(self) -> Supervisor:
+        return self.serving
+
+    def reached(self, point: str) -> None:
+        """Pass a crash point to the supervisor whose code runs."""
+        supervisor = self.serving if self.site is None else self.site.acting
+        assert supervisor is not None
+        supervisor.reached(point)
 
     def run(self) -> Lived:
         r = self.time.random
-        self.supervisor.start()
+        for supervisor in self.supervisors:
+            supervisor.start()
         busy = STORM_SECS * 0.8
         for many, act in (
             (r.randint(4, 40), self.clients.submit),
@@ -132,12 +160,15 @@ class Simulator:
         ):
             for _ in range(many):
                 self.time.after(r.random() * busy, act)
+        if self.site is not None:
+            self.site.plan(busy)
         sim_hours.months(self, STORM_SECS)
         for at, what in self.swarm.plan(r, STORM_SECS):
             self.time.after(at, lambda what=what: self._soon(r.randint(0, CLOSE_STEPS), what))
         self._until(BEGIN + STORM_SECS)
         self._calm()
-        self._until(BEGIN + STORM_SECS + CALM_SECS)
+        more = 0.0 if self.site is None else sim_site.QUEUE_SECS
+        self._until(BEGIN + STORM_SECS + CALM_SECS + more)
         self.ledger.advance()
         self.checks.reckon()
         self.ledger.reckon()
@@ -186,13 +217,16 @@ class Simulator:
         """Stop all faults. Later, in the steady state, every reaction must be prompt."""
         self.time.calm = True
         self.checks.calm_since = self.time.now
-        self.supervisor.armed = None
+        for supervisor in self.supervisors:
+            supervisor.armed = None
+            supervisor.faults.mend()
+            supervisor.commit_secs = 0.002
+        if self.site is not None:
+            self.site.mend()
         self.hosts.mend()
         self.sign_ins.mend()
         for slurm in self.machine.slurms.values():
             slurm.mend()
-        self.supervisor.faults.mend()
-        self.supervisor.commit_secs = 0.002
         for keeper in self.machine.keepers.values():
             keeper.armed = None
         SteadyState(self).begin()
@@ -204,20 +238,23 @@ class Simulator:
 
     def broken(self, sentence: str) -> None:
         raise Violation(
-            f"{sentence}\nat {self.time.now - BEGIN:.3f} s, step {self.time.steps}; to see it again: {command(self.seed)}"
+            f"{sentence}\nat {self.time.now - BEGIN:.3f} s, step {self.time.steps}; to see it again: {command(self.seed, self.several)}"
         )
 
 
-def command(seed: int) -> str:
-    return f".venv/bin/python tests/simulation/support/run_seeds.py --seed {seed} --trace"
+def command(seed: int, several: bool | None = None) -> str:
+    more = "" if several is None else " --supervisors " + ("several" if several else "one")
+    return f".venv/bin/python tests/simulation/support/run_seeds.py --seed {seed}{more} --trace"
 
 
-def run(seed: int, trace: Callable[[str], None] | None = None) -> Lived:
+def run(
+    seed: int, trace: Callable[[str], None] | None = None, *, several: bool | None = None
+) -> Lived:
     """Run one life; raise Violation if a guarantee is broken."""
-    sim = Simulator(seed, trace)
+    sim = Simulator(seed, trace, several=several)
     reached, page, asking = failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING
     hours = placement.HOURS_SECS
-    failpoints.reached, placement.HOURS_SECS = sim.supervisor.reached, sim_hours.LOOK_SECS
+    failpoints.reached, placement.HOURS_SECS = sim.reached, sim_hours.LOOK_SECS
     if sim.small:
         state_machine.SNAPSHOT_PAGE, placement.ASKING = 2, 3
     try:
@@ -225,7 +262,7 @@ def run(seed: int, trace: Callable[[str], None] | None = None) -> Lived:
     except Violation:
         raise
     except Exception as e:
-        raise Violation(f"{type(e).__name__}: {e}\nto see it again: {command(seed)}") from e
+        raise Violation(f"{type(e).__name__}: {e}\nto see it again: {command(seed, several)}") from e
     finally:
         failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING = reached, page, asking
         placement.HOURS_SECS = hours
