@@ -524,7 +524,10 @@ def test_supervisors_that_begin_at_once_create_their_table_once(
 
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
-    assert lease_protocol.RENEW_SECS * 3 < lease_protocol.LEASE_SECS and writer.RECONNECT_SECS < lease_protocol.RENEW_SECS
+    assert (
+        lease_protocol.RENEW_SECS * 3 < lease_protocol.LEASE_SECS
+        and writer.RECONNECT_SECS < lease_protocol.RENEW_SECS
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
