@@ -24,7 +24,7 @@ CoreState = Literal[
 #: Why there are no frames: no tool is installed, it took too long, or it found none.
 NoFrames = Literal["noTool", "timeout", "failed"]
 #: Why nodes of a batch job give no core files.
-NodeState = Literal["hardLimit", "noPattern", "piped", "elsewhere"]
+NodeState = Literal["hardLimit", "noPattern", "piped", "systemd", "elsewhere"]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 #: State -> sentence. {detail}: the kernel's pattern, the program of its pipe, or an error.
@@ -46,6 +46,8 @@ NODE_SENTENCES: dict[str, str] = {
     "hardLimit": "processes on {names} write no core files: their hard limit is 0 there (ulimit -Hc)",
     "noPattern": "processes on {names} write no core files: kernel.core_pattern is empty there",
     "piped": "the kernel of {names} gives core files to {detail}, which does not give them back",
+    "systemd": "the kernel of {names} gives core files to systemd-coredump; those of the job's first node are copied, and"
+    " coredumpctl on the node has the others",
     "elsewhere": "the kernel of {names} puts core files outside of the run directory: {detail}",
 }
 

@@ -44,6 +44,8 @@ _SHELL_VARIABLES = frozenset(
 TEXT = ("/bin/bash", "-c")
 #: The script of a run with core files writes this file in its evidence.
 CORE_MARKER = "core-pattern"
+#: The error of coredumpctl in its evidence; tries to get a core from systemd-coredump, one a second.
+CORE_ERROR, _SYSTEMD_TRIES = "core-error", 8
 #: The unit of `ulimit -c` in bytes, as POSIX defines it.
 _BLOCK = 512
 #: When memory runs out, the kernel kills a job before the keeper, the agent and other processes.
@@ -158,6 +160,7 @@ def script_parts(
         f"( exec {words}2>&3 3>&- )",
         "c=$?",
         '{ echo "$c" >"$2"; } 2>/dev/null',
+        *_systemd_core(spec.core_bytes),
         'exit "$c"',
     ]
     return "\n".join(before) + "\n", "\n".join(after) + "\n"
@@ -199,11 +202,32 @@ def _core_limit(size: int) -> str:
         return line
     kernel = "/proc/sys/kernel/core_"
     return (
-        f'{line}\nif [ "$2" != /dev/null ]; then\n'
+        f'{line}\nif [ "$2" != /dev/null ]; then\n  t=$(date +%s)\n'
         f"  {{ IFS= read -r p <{kernel}pattern; read -r u <{kernel}uses_pid; }} 2>/dev/null\n"
         f'  printf "%s\\n" {size} "$(ulimit -H -c)" "${{u:-0}}" "${{p-}}" >"${{2%/*}}/{CORE_MARKER}"\n'
         "fi 2>/dev/null"
     )
+
+
+def _systemd_core(size: int) -> list[str]:
+    """Copy the core of a crash from systemd-coredump of this machine, which needs a moment to store
+    it. Only this machine has it. The collection describes the copy, and tells the error of the last
+    try if there is none.
+    """
+    if not size:
+        return []
+    part = '"$e/cores/.core.part"'
+    match = 'COREDUMP_UID="$(id -u)" COREDUMP_CWD="$(pwd -P)"'
+    return [
+        'case "$2 ${p-}" in /dev/null*) ;; *" |"*systemd-coredump*) if [ "$c" -gt 128 ] && command -v coredumpctl >&2; then',
+        '  e=${2%/*}; mkdir -m 700 "$e/cores"',
+        f"  for n in {' '.join(map(str, range(1, _SYSTEMD_TRIES + 1)))}; do",
+        f'    ( ulimit -f {size // _BLOCK}; exec coredumpctl --quiet --since="@$t" --output={part}'
+        f' dump {match} ) >/dev/null 2>"$e/{CORE_ERROR}" && mv {part} "$e/cores/core.0" && break',
+        f"    rm -f {part}; sleep 1",
+        "  done",
+        "fi ;; esac 2>/dev/null",
+    ]
 
 
 def _check(spec: TaskSpec, umask: str) -> None:

@@ -40,11 +40,13 @@ _MOST_PATTERNS = 8
 
 
 class Request:
-    """A request to collect core files. dumped: the kernel says that the main process wrote a core. since: unix time
-    of the start. limit: bytes. pids: processes of the execution. frames: whether to print frames:
-    not for processes of somebody else. pattern, uses_pid: those of the machine on which it ran,
-    unless it ran here. hard_limit: there. nodes: the same of each node of several.
-    base: see `search.find`; the files may then belong to the user of the run directory.
+    """A request to collect core files. dumped: the kernel says that the main process wrote a core.
+    since: unix time of the start. limit: bytes. pids: processes of the execution. frames: whether to
+    print frames: not for processes of somebody else. base: see `search.find`; the files may then
+    belong to the user of the run directory.
+
+    Unless it ran here: pattern, uses_pid, hard_limit: those of its machine. systemd_error: of
+    coredumpctl there. nodes: pattern and limit of each node of several.
     """
 
     def __init__(self, fields: dict[str, Any]) -> None:
@@ -56,6 +58,7 @@ class Request:
         self.frames = bool(fields.get("frames", True))
         self.pattern, self.uses_pid = fields.get("pattern"), bool(fields.get("usesPid"))
         self.hard_limit, self.base = fields.get("hardLimit"), fields.get("base")
+        self.systemd_error = str(fields.get("systemdError") or "")
         self.nodes: list[dict[str, Any]] = fields.get("nodes") or []
 
     @property
@@ -206,7 +209,8 @@ def _state(target: Target, request: Request, store: CoreFolder) -> str:
         return "tooLarge"
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1] if request.here else request.hard_limit
     if target.by_systemd and not request.here:
-        return "piped"
+        store.detail = request.systemd_error
+        return "notStored" if request.systemd_error else "piped"
     free = None
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(request.run_dir).free
@@ -233,6 +237,8 @@ def nodes_without_cores(nodes: list[dict[str, Any]], told: tuple[str, str]) -> l
             why = "hardLimit", ""
         elif target.kind == "none":
             why = "noPattern", ""
+        elif target.by_systemd:
+            why = "systemd", ""
         elif target.kind != "file":
             why = "piped", target.program
         elif target.absolute:

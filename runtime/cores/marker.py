@@ -12,7 +12,7 @@ import msgspec
 
 from ...protocol.jobs.core_report import CoreReport
 from ...protocol.jobs.exit_info import signal_number
-from ...protocol.launch.job_script import CORE_MARKER
+from ...protocol.launch.job_script import CORE_ERROR, CORE_MARKER
 from ..execution.folder import read
 from .collector import Request, collect
 from .report_file import checked
@@ -35,7 +35,10 @@ def read_marker(folder: str) -> dict[str, Any] | None:
     come to its start. folder: of the execution.
     """
     facts = _facts(folder, CORE_MARKER)
-    return None if facts is None else {**facts, "folder": folder, "nodes": _nodes(folder)}
+    if facts is None:
+        return None
+    said = (read(f"{folder}/{CORE_ERROR}", _BYTES) or b"").decode("utf-8", "replace").strip()
+    return {**facts, "folder": folder, "nodes": _nodes(folder), "systemdError": said[-150:]}
 
 
 def _nodes(folder: str) -> list[dict[str, Any]]:

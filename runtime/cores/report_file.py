@@ -22,7 +22,7 @@ STATES = (
     *("kept", "tooLarge", "diskFull", "notMoved", "hardLimit", "noPattern", "piped"),
     *("notStored", "notWritable", "notFound", "notWritten", "timeout"),
 )
-NODE_STATES = ("hardLimit", "noPattern", "piped", "elsewhere")
+NODE_STATES = ("hardLimit", "noPattern", "piped", "systemd", "elsewhere")
 _KINDS, _WHY_NO_FRAMES, _TOOLS = (
     ("python", "native"),
     ("noTool", "timeout", "failed"),

@@ -47,6 +47,15 @@ def _listeners(*pids: int) -> set[str]:
     return {inode for inode in listening if f"socket:[{inode}]" in held}
 
 
+def _refusal(client: Client, jid: str, id_: str) -> str:
+    """Return what a user is told who lists the stops of a job, and attaches to one."""
+    with pytest.raises(ClientError) as listed:
+        client.debug_list(jid)
+    with pytest.raises(ClientError) as attached:
+        client.debug_attach(jid, id_)
+    return f"{listed.value.code} {listed.value} {attached.value.code} {attached.value}"
+
+
 def _submit(site: SupervisorProcess, text: str = PROGRAM, **env: str) -> dict[str, Any]:
     run = spec([sys.executable, "-c", text], env={"JOBSCRIBE_DEBUG": "breakpoint", **env})
     site.submit(run)
@@ -78,9 +87,13 @@ def test_a_job_is_debugged_while_supervisor_and_agent_are_killed(
     assert _listeners(site.pid) != set()  # it is seen if there is one
     with pytest.raises(ClientError, match="another session is attached"):
         client.debug_attach(jid, stop["id"])
-    with pytest.raises(ClientError) as hidden, Client.from_root(site.root, uid=OTHER) as other:
-        other.debug_io(first.session, limit=1)
-    assert hidden.value.code == "notFound"
+    with Client.from_root(site.root, uid=OTHER) as other:
+        with pytest.raises(ClientError) as hidden:
+            other.debug_io(first.session, limit=1)
+        assert hidden.value.code == "notFound"
+        missing = f"{UID}-missing1-command"
+        theirs, none = (_refusal(other, name, stop["id"]) for name in (jid, missing))
+        assert theirs.replace(jid, "") == none.replace(missing, ""), theirs
 
     folder = next(site.root.glob("agent/*/run/*/debug"))
     assert folder.stat().st_mode & 0o777 == 0o700

@@ -50,6 +50,7 @@ class Ran:
         *command: str,
         env: Mapping[str, str] = PATH,
         own: Mapping[str, str] = {},
+        replaced: Mapping[str, str] = {},
         **spec: object,
     ) -> None:
         for old in evidence.iterdir():
@@ -58,6 +59,8 @@ class Ran:
         text = script(
             TOKEN, TaskSpec(command=command, run_dir=run_dir, env=dict(own), **spec), env, evidence
         )  # type: ignore[arg-type]
+        for old_text, new_text in replaced.items():
+            text = text.replace(old_text, new_text)
         (evidence / "script.sh").write_bytes(text.encode("utf-8", "surrogateescape"))
         files = {1: evidence / "out", 2: evidence / "signal", 3: evidence / "err"}
         pid = os.posix_spawnp(
@@ -252,6 +255,43 @@ def test_the_core_limit(shell: list[str], evidence: Path, size: int) -> None:
         next(line for line in ran.out.decode().splitlines() if "core file" in line).split()[4:6]
         == [str(size)] * 2
     )
+
+
+def test_a_core_in_systemd_coredump_is_copied_on_its_machine(
+    shell: list[str], evidence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands for coredumpctl, which knows a core some time after the end of its process."""
+    place = evidence.parent / "bin"
+    place.mkdir()
+    asked, program = place / "asked", place / "coredumpctl"
+    program.write_text(
+        f"""#!/bin/sh
+echo "$@" >>'{asked}'
+[ "$(wc -l <'{asked}')" -gt 1 ] || {{ echo 'No coredumps found.' >&2; exit 1; }}
+echo a core >"${{3#--output=}}"
+"""
+    )
+    program.chmod(0o755)
+    (place / "core_pattern").write_text("|/usr/lib/systemd/systemd-coredump %P\n")
+    (place / "core_uses_pid").write_text("0\n")
+    files = {"/proc/sys/kernel/core_": f"'{place}'/core_"}
+    path = {"PATH": f"{place}:{PATH['PATH']}"}
+    for text, size, copied in (
+        ("exit 3", 1 << 20, 0),
+        ("kill -SEGV $$", 0, 0),
+        ("kill -SEGV $$", 1 << 20, 1),
+    ):
+        Ran(shell, evidence, "sh", "-c", text, env=path, core_bytes=size, replaced=files)
+        assert [f.read_text() for f in evidence.glob("cores/*")] == ["a core\n"] * copied
+    first, second = asked.read_text().splitlines()
+    run_dir = evidence.parent / "run"
+    assert first == second and first.endswith(f"COREDUMP_UID={os.getuid()} COREDUMP_CWD={run_dir}")
+    program.unlink()
+    for old in evidence.glob("cores/*"):
+        old.unlink()
+    (evidence / "cores").rmdir()
+    Ran(shell, evidence, "sh", "-c", "kill -SEGV $$", env=path, core_bytes=1 << 20, replaced=files)
+    assert not (evidence / "cores").exists() and not (evidence / "core-error").exists()
 
 
 def test_a_core_limit_above_what_the_machine_allows_gets_that(

@@ -285,6 +285,7 @@ def test_each_node_of_several_has_its_own_pattern(tmp_path: Path) -> None:
         "core-pattern.n4": ("0", "0", "core.%p"),
         "core-pattern.n5": ("unlimited", "1", "/var/crash/core"),
         "core-pattern.n6": ("unlimited", "0", "|/usr/share/apport/apport %p"),
+        "core-pattern.n7": ("unlimited", "0", "|/usr/lib/systemd/systemd-coredump %P"),
         "core-pattern.n/7": ("unlimited", "0", ""),
         "core-pattern.n8": ("unlimited",),
     }
@@ -301,12 +302,27 @@ def test_each_node_of_several_has_its_own_pattern(tmp_path: Path) -> None:
         "the kernel of n3, n6 gives core files to /usr/share/apport/apport, which does not give them back",
         "processes on n4 write no core files: their hard limit is 0 there (ulimit -Hc)",
         "the kernel of n5 puts core files outside of the run directory: /var/crash/core",
+        "the kernel of n7 gives core files to systemd-coredump; those of the job's first node are copied,"
+        " and coredumpctl on the node has the others",
     ]
     (tmp_path / "evidence" / "core-pattern").write_text("1\n0\n0\ncore\n")
     (tmp_path / "evidence" / "cores" / "core.4712").unlink()
     report = marker.report_of(str(tmp_path / "evidence"), wanted.run_dir, exit_, frames=False)
     assert isinstance(report, CoreReport) and report.state == "hardLimit"
-    assert [n.names for n in report.nodes] == ["n3, n6", "n5"], "n4 is as its first node"
+    assert [n.names for n in report.nodes] == ["n3, n6", "n5", "n7"], "n4 is as its first node"
+
+
+def test_a_core_that_systemd_did_not_return_on_a_node_has_its_error(tmp_path: Path) -> None:
+    wanted = request(tmp_path)
+    text = f"{1 << 20}\nunlimited\n0\n|/usr/lib/systemd/systemd-coredump %P\n"
+    (tmp_path / "evidence" / "core-pattern").write_text(text)
+    exit_ = ExitInfo(code=139, source="script", started_at=time.time())
+    for error, state in (("", "piped"), ("No coredumps found.\n", "notStored")):
+        (tmp_path / "evidence" / "core-error").write_text(error)
+        report = marker.report_of(str(tmp_path / "evidence"), wanted.run_dir, exit_, frames=False)
+        assert isinstance(report, CoreReport) and report.state == state
+    (said,) = report.sentences()
+    assert said.endswith("coredumpctl did not return it: No coredumps found.")
 
 
 @pytest.mark.process
