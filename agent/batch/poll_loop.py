@@ -53,6 +53,8 @@ _AFTER_CODE_SECS = 0.3
 #: and a short job's exit would then wait for a whole interval. The delay is at most half of the
 #: shortest interval.
 _AFTER_START_SECS = 1.0
+#: Maximum wait for accounting's answer about the usage of a gang's task that ended alone (seconds).
+_USAGE_SECS = 1.5
 #: Maximum delay until a file written before the job's end is visible: on a local file system, and
 #: over a network (seconds).
 _VISIBLE_SECS, _VISIBLE_NETWORK_SECS = 1.0, 15.0
@@ -290,6 +292,9 @@ class BatchPollLoop:
             or not (task.exited_first or task.life.stop_reason is not None)
         ):
             return False
+        asked = job.usage_mono > task.step_over_mono or self._queries.accounting is False
+        if not asked and time.monotonic() - task.step_over_mono < _USAGE_SECS:
+            return False
         return self._writes_visible(task, task.step_over_mono)
 
     def _over(self, job: BatchJob) -> bool:
@@ -393,8 +398,11 @@ class BatchPollLoop:
     async def _query_usage(self, jobs: list[BatchJob]) -> None:
         """Query accounting for the usage of jobs and steps that have ended."""
         ended = {j.job_id: j for j in jobs if j.job_id is not None and _has_usage(j)}
+        for job in ended.values():
+            job.usage_mono = time.monotonic()
         for id_, usage in (await self._queries.usage(list(ended))).items():
-            if id_ in ended and usage.name == ended[id_].name:
+            # accounting may report the name late
+            if id_ in ended and usage.name in (ended[id_].name, "allocation", ""):
                 ended[id_].usage = usage
 
     def _plan(self, jobs: list[BatchJob], *, changed: bool, outage: bool) -> None:

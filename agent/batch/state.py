@@ -125,6 +125,7 @@ class BatchJob:
         "tasks",
         "unsure",
         "usage",
+        "usage_mono",
     )
 
     def __init__(
@@ -148,8 +149,9 @@ class BatchJob:
         self.unsure = self.submitting = False
         #: last record from accounting
         self.account: Account | None = None
-        #: its usage by accounting, from its end on
+        #: its usage by accounting, from its end on; when that was asked for last
         self.usage: JobUsage | None = None
+        self.usage_mono = float("-inf")
         #: last status from Slurm
         self.slurm_status: SlurmStatus | None = None
         #: since when Slurm reports it as over, since when Slurm does not know it, and since when

@@ -268,10 +268,10 @@ def parse_usage(out: str) -> dict[str, JobUsage]:
 
 
 def _sum(steps: list[Used], job: Used) -> Used:
-    """Return the usage of all steps. Slurm reports a processor time of 0 where it does not measure."""
+    """Return the usage of all steps. Slurm reports 0 where it has not measured."""
     user = [s.user_secs for s in steps if s.user_secs is not None]
     system = [s.system_secs for s in steps if s.system_secs is not None]
-    peaks = [s.peak_bytes for s in (*steps, job) if s.peak_bytes is not None]
+    peaks = [s.peak_bytes for s in (*steps, job) if s.peak_bytes]
     in_user, in_system = job.user_secs, job.system_secs
     if user and system:
         in_user, in_system = sum(user), sum(system)

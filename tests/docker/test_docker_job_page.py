@@ -80,7 +80,7 @@ def _read(ann: PagesUser, run: dict[str, Any]) -> None:
     ann.until(".log", r"line \d+\nline \d+")
     ann.until(".why-sentence", "^Running")
     ann.page.get_by_role("tab", name="Timeline").click()
-    ann.until(".timeline", r"Until task main/0 started: its container was created \(and its image")
+    ann.until(".timeline", r"queued[\s\S]*image pull[\s\S]*execution")
     ann.page.get_by_role("tab", name="Files").click()
     ann.page.get_by_role("link", name="main/0/loss.csv", exact=True).click()
     ann.until(".preview", "2 rows")

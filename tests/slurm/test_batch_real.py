@@ -125,10 +125,12 @@ async def test_runs_end_with_their_codes_and_slurm_calls_them_over_by_then(
 ) -> None:
     batch = await batch_site.agent()
     good, bad = batch_site.token(), batch_site.token()
-    batch.launch(good, batch_site.spec("echo hello; echo $SLURM_JOB_ID"))
+    work = "n=0; while [ $n -lt 50000 ]; do n=$((n + 1)); done"
+    batch.launch(good, batch_site.spec(f"{work}; echo hello; echo $SLURM_JOB_ID"))
     batch.launch(bad, batch_site.spec("echo oops >&2; exit 7"))
     one, two = await batch_site.ended(good), await batch_site.ended(bad)
     assert one.exit is not None and two.exit is not None
+    assert one.exit.user_secs is not None and 0.001 <= one.exit.user_secs < 60
     assert (one.exit.code, one.exit.source, two.exit.code, two.exit.last_lines) == (
         0,
         "script",
@@ -249,6 +251,7 @@ async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_
     for token in workers:
         end = await batch_site.ended(token)
         assert end.exit is not None and end.exit.code == 0, end
+        assert end.exit.user_secs is not None, "the step of a task has usage of its own"
     for token in servers:
         assert (await batch_site.running(token)).batch.nodes  # type: ignore[union-attr]
         assert batch_site.of(token)[-1].state == "running"

@@ -56,6 +56,7 @@ def test_jobs_on_a_cluster(site: SupervisorProcess, slurm: Slurm) -> None:
         run, eats = submit(site, "works", WORKS), submit(site, "eats", EATS)
         waits = submit(site, "waits", "true", **EVERYWHERE)
         _read(ann, run)
+        _processor_time(ann, site)
         _enter(ann, site, run)
         _partitions(ann)
         if "CGROUP=0" not in (slurm.place / "parameters").read_text():
@@ -79,6 +80,16 @@ def _read(ann: PagesUser, run: dict[str, Any]) -> None:
     ann.open(f"{job}?tab=usage")
     ann.until("#tab-panel", "Not measured over time on a cluster")
     assert ann.violations() == []
+
+
+def _processor_time(ann: PagesUser, site: SupervisorProcess) -> None:
+    """After the end, accounting has what the steps used, also those that srun began."""
+    text = "srun --overlap --mem=0 timeout 2 sh -c 'while :; do :; done'; true"
+    burns = submit(site, "burns", text)
+    assert site.wait(burns)["state"] == "completed"
+    ann.open(f"/jobs/{jid_of(burns)}?tab=usage")
+    ann.until(".efficiency", r"CPU efficiency\s+[0-3]\.[1-9] cores on average")
+    ann.until("#tab-panel", "Totals are from Slurm's accounting")
 
 
 def _enter(ann: PagesUser, site: SupervisorProcess, run: dict[str, Any]) -> None:
