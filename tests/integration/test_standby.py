@@ -25,6 +25,7 @@ from jobscribe.db.postgres import lease, lease_protocol, opening
 from jobscribe.db.postgres import supervisors as supervisors_table
 from jobscribe.db.postgres.connection import connect
 from jobscribe.db.postgres.opening import Site
+from jobscribe.db.store.head_file import NOTHING
 from jobscribe.protocol.errors import Refusal
 from jobscribe.runtime.lease_deadline import LeaseDeadline
 from jobscribe.runtime.store_address import parsed
@@ -273,7 +274,7 @@ def test_a_lease_is_taken_when_its_holder_can_no_longer_act(tmp_path: Path) -> N
     site = Site(parsed(server.url()), None, tmp_path / "db", "root")
     about = supervisors_table.About("a", 1, "b", "1", {}, "/r")
 
-    def take(holder: str, dead: str | None = None) -> lease.Lease | None:
+    def take(holder: str, dead: str | None = None) -> lease_protocol.Lease | None:
         try:
             return lease.take(raw, holder, site.address.schema, "db", dead)
         except Refusal as e:
@@ -313,13 +314,18 @@ def test_a_root_that_is_not_shared_and_a_holder_that_stays_are_refused(
     server = postgres_server.shared_durable()
     address = parsed(server.url())
 
+    def site_of(root: str, holder: str) -> Site:
+        deadline = LeaseDeadline(60.0, 0.0, lambda late: None)
+        claim = supervisors_table.Claim(holder, deadline)
+        return Site(address, None, tmp_path / root / "db", "root", claim)
+
     def look(
         root: str, holder: str, host: str = "a", **more: bool
     ) -> tuple[lookout.Lookout, list[lookout.News]]:
-        deadline = LeaseDeadline(60.0, 0.0, lambda late: None)
-        claim = supervisors_table.Claim(holder, deadline)
+        site = site_of(root, holder)
+        claim = site.claim
+        assert claim is not None
         about = supervisors_table.About(host, 1, f"boot of {host}", "1", {}, "/r", "other boot")
-        site = Site(address, None, tmp_path / root / "db", "root", claim)
         news: list[lookout.News] = []
         out = lookout.Lookout(site, claim, about, news.append, **more)
         out.start()
@@ -335,8 +341,32 @@ def test_a_root_that_is_not_shared_and_a_holder_that_stays_are_refused(
     until(lambda: isinstance(news[-1:] and news[-1], Refusal), "another folder is refused")
     assert "is not the root of the supervisor that serves" in str(news[-1])
     with connect(address, None) as raw:
+        _frozen_while_it_takes_the_lease(raw, site_of("one", "frozen"), monkeypatch)
         raw.execute("UPDATE lease SET released = true")
         lease.take(raw, "alone", address.schema, "db")
         _, news = look("one", "third")
         until(lambda: isinstance(news[-1:] and news[-1], Refusal), "a lasting holder is named")
         assert "has no store.standby" in str(news[-1])
+
+
+def _frozen_while_it_takes_the_lease(raw: Any, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that goes on after the lease that it took has ended writes nothing to the root."""
+    clock = [100.0]
+
+    def lost(late: float) -> None:
+        raise SystemExit
+
+    def take(*args: Any) -> lease_protocol.Lease:
+        clock[0] += 60.0  # frozen between the commit of the lease and its answer
+        return lease_protocol.Lease(9, NOTHING)
+
+    deadline = LeaseDeadline(6.0, 1.0, lost, lambda: clock[0])
+    monkeypatch.setattr(deadline, "watch", lambda: None)  # its thread may come later
+    claim = supervisors_table.Claim("frozen", deadline)
+    about = supervisors_table.About("a", 1, "boot", "1", {}, "/r")
+    before = (site.folder / lookout.SHARED).read_bytes()
+    with monkeypatch.context() as m:
+        m.setattr(lease, "take", take)
+        with pytest.raises(SystemExit):
+            lookout.Lookout(site._replace(claim=claim), claim, about, print)._take(raw, None)
+    assert (site.folder / lookout.SHARED).read_bytes() == before
