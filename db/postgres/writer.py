@@ -59,6 +59,7 @@ STALL_SECS = 5.0
 #: A store that is closed waits this long for an unknown outcome.
 CLOSE_SECS = 10.0
 
+
 class _GaveUp(Exception):
     """The store is closed while an outcome is unknown."""
 

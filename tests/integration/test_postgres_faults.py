@@ -496,7 +496,10 @@ def test_columns_arrive_as_they_were_sent(server: postgres_server.Server) -> Non
 
 
 def test_times_of_the_lease_are_shorter_than_its_end() -> None:
-    assert lease_protocol.RENEW_SECS * 3 < lease_protocol.LEASE_SECS and writer.RECONNECT_SECS < lease_protocol.RENEW_SECS
+    assert (
+        lease_protocol.RENEW_SECS * 3 < lease_protocol.LEASE_SECS
+        and writer.RECONNECT_SECS < lease_protocol.RENEW_SECS
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")

@@ -32,9 +32,7 @@ def one(seed: int, *, trace: bool, several: bool | None) -> int:
     return 0
 
 
-def slice_of(
-    first: int, count: int, several: bool | None
-) -> tuple[Counter[str], list[str], int]:
+def slice_of(first: int, count: int, several: bool | None) -> tuple[Counter[str], list[str], int]:
     """Return the counted events of these lives, the violations, and the number of steps."""
     total: Counter[str] = Counter()
     broken, steps = [], 0

@@ -174,9 +174,7 @@ class Site:
             perform(
                 take(s.deadline),
                 lambda step, go: self._take(step, go, s, connection, dead),
-                lambda taken: (
-                    s.serve(taken, connection) if isinstance(taken, Lease) else again()
-                ),
+                lambda taken: s.serve(taken, connection) if isinstance(taken, Lease) else again(),
             )
 
         idle = not database.free and not self._has_ended(database.holder)

@@ -289,9 +289,7 @@ class Writer:
         until = self.time.now + CLOSE_SECS if until is None else until
         if (self.busy or self.store._waiting) and self.time.now < until and not self.store._dead:
             self.commit()
-            self.life.after(
-                0.05, lambda: self.supervisor.guarded(lambda: self.close(then, until))
-            )
+            self.life.after(0.05, lambda: self.supervisor.guarded(lambda: self.close(then, until)))
             return
         if self.connection.open:
             epoch, database = self.lease.epoch, self.database

@@ -262,7 +262,9 @@ def run(
     except Violation:
         raise
     except Exception as e:
-        raise Violation(f"{type(e).__name__}: {e}\nto see it again: {command(seed, several)}") from e
+        raise Violation(
+            f"{type(e).__name__}: {e}\nto see it again: {command(seed, several)}"
+        ) from e
     finally:
         failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING = reached, page, asking
         placement.HOURS_SECS = hours
