@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pwd
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 
 import postgres_server
 import pytest
+from job_history import Request, violation
 from supervisor_fork_server import ForkedProcess
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
@@ -88,6 +90,7 @@ class Supervisors:
     def __init__(self, site: SupervisorProcess) -> None:
         self.site, self.urls, self._all = site, dict[int, str](), list[Process]()
         self.link: Link
+        self.clients: Clients | None = None
         #: seconds from each fault to the first answer of another supervisor
         self.took: list[float] = []
 
@@ -134,6 +137,8 @@ class Supervisors:
         return code
 
     def end(self) -> None:
+        if self.clients is not None:
+            self.clients.stop()
         for process in list(self._all):
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
@@ -170,6 +175,7 @@ def test_a_standby_takes_over_after_a_kill_a_freeze_a_cut_and_a_stop(
     site = supervisors.site
     first = supervisors.start()
     assert supervisors.serving() == first.pid
+    clients = supervisors.clients = Clients(site)
     second = supervisors.start()
     gate, runs = site.place / "gate", site.place / "runs"
     run = shell(f"echo x >> {runs}; until [ -e {gate} ]; do sleep 0.05; done; echo out; exit 3")
@@ -217,7 +223,78 @@ def test_a_standby_takes_over_after_a_kill_a_freeze_a_cut_and_a_stop(
     assert (said["state"], said["exit"]["code"]) == ("error", 3)
     assert site.output(run, tail=100).body == b"out\n" and runs.read_text() == "x\n"
     assert site.story(run).count("RunRequested") == site.story(run).count("RunEnded") == 1
+    clients.stop()
+    told = [r for history in clients.history.values() for r in history if r.end is not None]
+    assert len(told) > 50 and {r.state for r in told} >= {"pending", "completed", "canceled"}
+    for jid, history in clients.history.items():
+        assert violation(history) is None, (jid, violation(history))
     print("seconds until another supervisor served:", [round(s, 1) for s in supervisors.took])
+    print(f"answers in an order: {len(told)} of {len(clients.history)} jobs")
+
+
+class Clients:
+    """Clients that submit, cancel and ask for jobs while supervisors fail. `history` has their requests
+    by job.
+    """
+
+    def __init__(self, site: SupervisorProcess) -> None:
+        self._root, self._token = site.root, site.token
+        self.history: dict[str, list[Request]] = {}
+        self._stop = threading.Event()
+        self._runs = [shell(f"sleep 0.{n}; exit {n % 3}") for n in range(1, 10)]
+        self._threads = [threading.Thread(target=self._live, args=(n,)) for n in range(2)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _live(self, seed: int) -> None:
+        r = random.Random(seed)
+        while not self._stop.is_set():
+            number = r.randrange(len(self._runs))
+            kind = r.choices(("submit", "status", "cancel"), (2, 6, 1))[0]
+            self._ask(kind, self._runs[number])
+            self._stop.wait(0.1 * r.random())
+            if r.random() < 0.05:
+                # the next job of this number: a new one, so that each has one run
+                self._runs[number] = shell(f"sleep 0.{number + 1}; exit {number % 3}")
+
+    def _ask(self, kind: Any, run: dict[str, Any]) -> None:
+        begin, told = time.monotonic(), None
+        body: dict[str, Any] = {"uid": run["uid"], "computeJid": jid_of(run)}
+        match kind:
+            case "submit":
+                path, body = "run-simulation", {"reqId": f"history-{jid_of(run)}", "run": run}
+            case "cancel":
+                path, body = "run-cancel", {"reqId": req_id(), **body}
+            case _:
+                path = "run-status"
+        url = json.loads((self._root / "client.json").read_text())["url"]
+        try:
+            told = self._answer(url, path, body)
+        except ConnectionRefusedError:
+            return  # it was not sent
+        except (OSError, http.client.HTTPException):
+            pass
+        end = None if told is None else time.monotonic()
+        serial, state = told or (None, None)
+        self.history.setdefault(jid_of(run), []).append(Request(kind, begin, end, serial, state))
+
+    def _answer(self, url: str, path: str, body: dict[str, Any]) -> tuple[int, str] | None:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+        try:
+            headers = {"Authorization": "Bearer " + self._token}
+            connection.request("POST", "/api/" + path, json.dumps(body).encode(), headers)
+            answer = connection.getresponse()
+            code, told = answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+        if code == 404:
+            return 0, "missing"
+        return (told["computeJobSerial"], told["state"]) if code == 200 else None
 
 
 def url_of(site: SupervisorProcess) -> list[str]:
