@@ -241,7 +241,7 @@ class _Supervisor:
         self._fence: Callable[[], object] = (
             _unfenced if place is None else place.claim.deadline.check
         )
-        root.before_repair = self._fence
+        root.before_write = self._fence
         self._loop = asyncio.get_running_loop()
         self._stop_requested = asyncio.Event()
         self._fatal: Refusal | None = None

@@ -135,6 +135,8 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
         head, kinds = _verified(site, raw, taken, mark)
         ((receipts,),) = raw.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
         if head != mark:
+            if deadline is not None:
+                deadline.check()  # the head file may be the next holder's by now
             head_file.reset(head.position, head.checksum)
     except BaseException:
         if not raw.closed:

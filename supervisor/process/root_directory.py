@@ -33,8 +33,8 @@ class RootDirectory:
 
     def __init__(self, path: str, *, shared: bool = False) -> None:
         self.path, self._shared = Path(path).resolve(), shared
-        #: Called before a file is repaired. A supervisor that lost its lease must not do it.
-        self.before_repair: Callable[[], object] = lambda: None
+        #: Called before a kept file is written. A supervisor that lost its lease must not do it.
+        self.before_write: Callable[[], object] = lambda: None
         existing = next(p for p in (self.path, *self.path.parents) if p.exists())
         network = network_file_system(str(existing))
         if network is not None and not shared:
@@ -113,6 +113,7 @@ class RootDirectory:
         """
         path = self.path / name
         if _read(path) != data:
+            self.before_write()
             write_atomically(str(path), data, sync=True)
         self._kept[name] = (data, _stamp(path))
 
@@ -122,7 +123,7 @@ class RootDirectory:
         A different address for agents is kept and logged once: it may be the address of a proxy. In a
         shared root it is that of an earlier supervisor.
         """
-        self.before_repair()
+        self.before_write()
         while self.notes:
             log(self.notes.pop(0))
         for name, (data, stamp) in list(self._kept.items()):

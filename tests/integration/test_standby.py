@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import pwd
+import random
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 
 import postgres_server
 import pytest
+from job_history import Request, violation
 from supervisor_fork_server import ForkedProcess
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
@@ -25,6 +27,7 @@ from jobscribe.db.postgres import lease, lease_protocol, opening
 from jobscribe.db.postgres import supervisors as supervisors_table
 from jobscribe.db.postgres.connection import connect
 from jobscribe.db.postgres.opening import Site
+from jobscribe.db.store.head_file import NOTHING
 from jobscribe.protocol.errors import Refusal
 from jobscribe.runtime.lease_deadline import LeaseDeadline
 from jobscribe.runtime.store_address import parsed
@@ -87,6 +90,7 @@ class Supervisors:
     def __init__(self, site: SupervisorProcess) -> None:
         self.site, self.urls, self._all = site, dict[int, str](), list[Process]()
         self.link: Link
+        self.clients: Clients | None = None
         #: seconds from each fault to the first answer of another supervisor
         self.took: list[float] = []
 
@@ -133,6 +137,8 @@ class Supervisors:
         return code
 
     def end(self) -> None:
+        if self.clients is not None:
+            self.clients.stop()
         for process in list(self._all):
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGCONT)
@@ -169,6 +175,7 @@ def test_a_standby_takes_over_after_a_kill_a_freeze_a_cut_and_a_stop(
     site = supervisors.site
     first = supervisors.start()
     assert supervisors.serving() == first.pid
+    clients = supervisors.clients = Clients(site)
     second = supervisors.start()
     gate, runs = site.place / "gate", site.place / "runs"
     run = shell(f"echo x >> {runs}; until [ -e {gate} ]; do sleep 0.05; done; echo out; exit 3")
@@ -216,7 +223,82 @@ def test_a_standby_takes_over_after_a_kill_a_freeze_a_cut_and_a_stop(
     assert (said["state"], said["exit"]["code"]) == ("error", 3)
     assert site.output(run, tail=100).body == b"out\n" and runs.read_text() == "x\n"
     assert site.story(run).count("RunRequested") == site.story(run).count("RunEnded") == 1
+    clients.check()
     print("seconds until another supervisor served:", [round(s, 1) for s in supervisors.took])
+
+
+class Clients:
+    """Clients that submit, cancel and ask for jobs while supervisors fail. `history` has their requests
+    by job.
+    """
+
+    def __init__(self, site: SupervisorProcess) -> None:
+        self._root, self._token = site.root, site.token
+        self.history: dict[str, list[Request]] = {}
+        self._stop = threading.Event()
+        self._runs = [shell(f"sleep 0.{n}; exit {n % 3}") for n in range(1, 10)]
+        self._threads = [threading.Thread(target=self._live, args=(n,)) for n in range(2)]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def check(self) -> None:
+        """Check that the answers about each job are those of one job, in some order."""
+        self.stop()
+        told = [r for history in self.history.values() for r in history if r.end is not None]
+        assert len(told) > 50 and {r.state for r in told} >= {"pending", "completed", "canceled"}
+        for jid, history in self.history.items():
+            assert violation(history) is None, (jid, violation(history))
+        print(f"answers in an order: {len(told)} about {len(self.history)} jobs")
+
+    def _live(self, seed: int) -> None:
+        r = random.Random(seed)
+        while not self._stop.is_set():
+            number = r.randrange(len(self._runs))
+            kind = r.choices(("submit", "status", "cancel"), (2, 6, 1))[0]
+            self._ask(kind, self._runs[number])
+            self._stop.wait(0.1 * r.random())
+            if r.random() < 0.05:
+                # the next job of this number: a new one, so that each has one run
+                self._runs[number] = shell(f"sleep 0.{number + 1}; exit {number % 3}")
+
+    def _ask(self, kind: Any, run: dict[str, Any]) -> None:
+        begin, told = time.monotonic(), None
+        body: dict[str, Any] = {"uid": run["uid"], "computeJid": jid_of(run)}
+        match kind:
+            case "submit":
+                path, body = "run-simulation", {"reqId": f"history-{jid_of(run)}", "run": run}
+            case "cancel":
+                path, body = "run-cancel", {"reqId": req_id(), **body}
+            case _:
+                path = "run-status"
+        url = json.loads((self._root / "client.json").read_text())["url"]
+        try:
+            told = self._answer(url, path, body)
+        except ConnectionRefusedError:
+            return  # it was not sent
+        except (OSError, http.client.HTTPException):
+            pass
+        end = None if told is None else time.monotonic()
+        serial, state = told or (None, None)
+        self.history.setdefault(jid_of(run), []).append(Request(kind, begin, end, serial, state))
+
+    def _answer(self, url: str, path: str, body: dict[str, Any]) -> tuple[int, str] | None:
+        connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)
+        try:
+            headers = {"Authorization": "Bearer " + self._token}
+            connection.request("POST", "/api/" + path, json.dumps(body).encode(), headers)
+            answer = connection.getresponse()
+            code, told = answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+        if code == 404:
+            return 0, "missing"
+        return (told["computeJobSerial"], told["state"]) if code == 200 else None
 
 
 def url_of(site: SupervisorProcess) -> list[str]:
@@ -229,6 +311,8 @@ def test_random_kills_lose_and_double_nothing(supervisors: Supervisors) -> None:
     site, folder = supervisors.site, supervisors.site.place / "starts"
     folder.mkdir()
     supervisors.start()
+    supervisors.serving()
+    clients = supervisors.clients = Clients(site)
     accepted: list[dict[str, Any]] = []
 
     def submit() -> None:
@@ -264,6 +348,7 @@ def test_random_kills_lose_and_double_nothing(supervisors: Supervisors) -> None:
         assert said["state"] == ("error" if code else "completed"), (jid_of(run), said)
         assert said["exit"]["code"] == code, (jid_of(run), said)
         assert (folder / str(number)).read_text() == "x\n", "started once"
+    clients.check()
     took = sorted(supervisors.took)
     print(f"{KILLS} faults: median {took[len(took) // 2]:.1f} s, longest {took[-1]:.1f} s")
 
@@ -273,7 +358,7 @@ def test_a_lease_is_taken_when_its_holder_can_no_longer_act(tmp_path: Path) -> N
     site = Site(parsed(server.url()), None, tmp_path / "db", "root")
     about = supervisors_table.About("a", 1, "b", "1", {}, "/r")
 
-    def take(holder: str, dead: str | None = None) -> lease.Lease | None:
+    def take(holder: str, dead: str | None = None) -> lease_protocol.Lease | None:
         try:
             return lease.take(raw, holder, site.address.schema, "db", dead)
         except Refusal as e:
@@ -313,13 +398,18 @@ def test_a_root_that_is_not_shared_and_a_holder_that_stays_are_refused(
     server = postgres_server.shared_durable()
     address = parsed(server.url())
 
+    def site_of(root: str, holder: str) -> Site:
+        deadline = LeaseDeadline(60.0, 0.0, lambda late: None)
+        claim = supervisors_table.Claim(holder, deadline)
+        return Site(address, None, tmp_path / root / "db", "root", claim)
+
     def look(
         root: str, holder: str, host: str = "a", **more: bool
     ) -> tuple[lookout.Lookout, list[lookout.News]]:
-        deadline = LeaseDeadline(60.0, 0.0, lambda late: None)
-        claim = supervisors_table.Claim(holder, deadline)
+        site = site_of(root, holder)
+        claim = site.claim
+        assert claim is not None
         about = supervisors_table.About(host, 1, f"boot of {host}", "1", {}, "/r", "other boot")
-        site = Site(address, None, tmp_path / root / "db", "root", claim)
         news: list[lookout.News] = []
         out = lookout.Lookout(site, claim, about, news.append, **more)
         out.start()
@@ -335,8 +425,32 @@ def test_a_root_that_is_not_shared_and_a_holder_that_stays_are_refused(
     until(lambda: isinstance(news[-1:] and news[-1], Refusal), "another folder is refused")
     assert "is not the root of the supervisor that serves" in str(news[-1])
     with connect(address, None) as raw:
+        _frozen_while_it_takes_the_lease(raw, site_of("one", "frozen"), monkeypatch)
         raw.execute("UPDATE lease SET released = true")
         lease.take(raw, "alone", address.schema, "db")
         _, news = look("one", "third")
         until(lambda: isinstance(news[-1:] and news[-1], Refusal), "a lasting holder is named")
         assert "has no store.standby" in str(news[-1])
+
+
+def _frozen_while_it_takes_the_lease(raw: Any, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor that goes on after the lease that it took has ended writes nothing to the root."""
+    clock = [100.0]
+
+    def lost(late: float) -> None:
+        raise SystemExit
+
+    def take(*args: Any) -> lease_protocol.Lease:
+        clock[0] += 60.0  # frozen between the commit of the lease and its answer
+        return lease_protocol.Lease(9, NOTHING)
+
+    deadline = LeaseDeadline(6.0, 1.0, lost, lambda: clock[0])
+    monkeypatch.setattr(deadline, "watch", lambda: None)  # its thread may come later
+    claim = supervisors_table.Claim("frozen", deadline)
+    about = supervisors_table.About("a", 1, "boot", "1", {}, "/r")
+    before = (site.folder / lookout.SHARED).read_bytes()
+    with monkeypatch.context() as m:
+        m.setattr(lease, "take", take)
+        with pytest.raises(SystemExit):
+            lookout.Lookout(site._replace(claim=claim), claim, about, print)._take(raw, None)
+    assert (site.folder / lookout.SHARED).read_bytes() == before

@@ -20,6 +20,8 @@ RUN = Path(__file__).parent / "support" / "run_seeds.py"
 ALL = 10_000 if os.environ.get("SOAK") == "1" else 160
 SEEDS = int(os.environ.get("LIVES", ALL))
 SLICE = 10
+#: Lives that all have several supervisors; of the others, 2 of 11 have.
+SEVERAL = 2_000 if os.environ.get("SOAK") == "1" else SLICE
 
 _happened: Counter[str] = Counter()
 
@@ -29,6 +31,13 @@ _happened: Counter[str] = Counter()
 def test_lives_keep_the_guarantees(first: int) -> None:
     for seed in range(first, first + SLICE):
         _happened.update(simulator.run(seed).happened)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(0, SEVERAL, SLICE))
+def test_lives_with_several_supervisors_keep_the_guarantees(first: int) -> None:
+    for seed in range(first, first + SLICE):
+        _happened.update(simulator.run(seed, several=True).happened)
 
 
 @pytest.mark.skipif(SEEDS < ALL, reason="these lives are too few for every fault: unset LIVES")
@@ -62,7 +71,7 @@ def _run(*args: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
 @pytest.mark.process
 @pytest.mark.parametrize(
     "seed",
-    [4, *(pytest.param(n, marks=pytest.mark.soak("the same test[4]")) for n in (17, 43))],
+    [4, 9, *(pytest.param(n, marks=pytest.mark.soak("the same test[4]")) for n in (17, 43))],
 )
 def test_the_same_seed_is_the_same_life(seed: int) -> None:
     """The log is equal to the last byte: in another process, with other string hashes, and while

@@ -243,9 +243,11 @@ def _holdings(supervisor: "Supervisor", task: Task) -> str | None:
 
 
 def _crowded(supervisor: "Supervisor", key: AgentKey) -> str | None:
-    """Check an agent that waits for memory: idle agents must leave until it fits."""
+    """Check an agent that waits for memory: idle agents must leave until it fits, beside those with
+    executions that wait too.
+    """
     host_assignment = supervisor.engine.world.host_assignment
-    lacking = host_assignment.missing_mb(key)
+    lacking = host_assignment.missing_mb(key) + host_assignment.reserved_mb(key)
     if lacking <= 0:
         return f"{key} waits for memory, and there is some"
     lacking -= sum(map(host_assignment.agent_mb, host_assignment.leaving_agents(key)))

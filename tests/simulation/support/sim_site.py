@@ -50,7 +50,7 @@ SHARES = {
     "a standby was frozen while it took the lease": 0.05,
 }
 DISASTERS: dict[str, float] = {
-    "the holder was frozen until its lease had ended": 4,
+    "the holder was frozen until its lease had ended": 8,
     "the holder was frozen for a moment": 1,
     "the holder was cut off from the database": 4,
     "the holder was cut off while an answer was late": 3,
@@ -103,8 +103,8 @@ class Site:
         self.sessions = self._processes = 0
         #: the running code is that of this supervisor
         self.acting: Supervisor | None = None
-        #: times of holders that are to be frozen after a commit
-        self._freezes: dict[Supervisor, float] = {}
+        #: holders that are to be frozen: at which point, and for how long
+        self._freezes: dict[Supervisor, tuple[str, float]] = {}
         #: processes that have ended, by name, with their boot
         self._ended: dict[str, str] = {}
         #: position of the last status that a client was told, by computeJid
@@ -268,7 +268,7 @@ class Site:
                 f" epoch {self.database.epoch}"
             )
         if done:
-            self._freeze(s)
+            self.at(s, "committed")
         return done
 
     def look_up(self) -> None:
@@ -327,7 +327,7 @@ class Site:
         standbys = [s for s in self.supervisors if not s.life.over and not s.serving]
         match what:
             case "the holder was frozen until its lease had ended" if holder.awake:
-                self._freeze_at_commit(holder, r.uniform(LEASE_SECS, 20.0))
+                self._freeze(holder, r.uniform(LEASE_SECS, 20.0))
             case "the holder was frozen for a moment" if holder.awake:
                 holder.freeze(r.uniform(0.0, LEASE_SECS))
             case "the holder was cut off from the database" if holder.awake:
@@ -353,15 +353,21 @@ class Site:
         for _ in range(LOOKS):
             time.after(r.random() * 20.0, self.look_up)
 
-    def _freeze_at_commit(self, holder: "Supervisor", secs: float) -> None:
-        """Freeze the holder after its next commit, before the answer; without one after a while."""
-        self._freezes[holder] = secs
-        self.time.after(3.0, lambda: self._freeze(holder))
+    def _freeze(self, holder: "Supervisor", secs: float) -> None:
+        """Freeze the holder: now; or after its next commit, before its answer or before what follows;
+        or without one after a while.
+        """
+        point = self.time.random.choice(("now", "committed", "answered", "answered"))
+        self._freezes[holder] = point, secs
+        self.time.after(0.0 if point == "now" else 3.0, lambda: self.at(holder, point))
 
-    def _freeze(self, holder: "Supervisor") -> None:
-        secs = self._freezes.pop(holder, None)
-        if secs is not None and holder.awake and not self.time.calm:
-            holder.freeze(secs)
+    def at(self, holder: "Supervisor", point: str) -> None:
+        """Freeze the holder if that is planned for this point."""
+        planned = self._freezes.get(holder)
+        if planned is not None and planned[0] == point:
+            del self._freezes[holder]
+            if holder.awake and not self.time.calm:
+                holder.freeze(planned[1])
 
     def _cut(self, some: "list[Supervisor]", secs: float) -> None:
         for s in () if self.time.calm else some:

@@ -176,6 +176,8 @@ class Writer:
             (group.events, group.results) if refusal is None else ([], group.refused(refusal))
         )
         store = self.store
+        if refusal is None:
+            self.supervisor.site.at(self.supervisor, "answered")
         store._deliver(lambda: notify_listeners(store._listeners, events, results))
         store._point("delivered")
         self.supervisor.soon()

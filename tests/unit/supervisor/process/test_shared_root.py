@@ -23,9 +23,11 @@ def test_a_shared_root_excludes_others_and_names_its_holder(tmp_path: Path) -> N
         def lost() -> None:
             raise SystemExit
 
-        first.before_repair = lost
+        first.before_write = lost
         with pytest.raises(SystemExit):
             first.repair(said.append)
+        with pytest.raises(SystemExit):
+            first.publish(ADDRESS, {"agentsUrl": "ws://first"})
         assert "second" in (tmp_path / ADDRESS).read_text(), "a former holder changes nothing"
         (tmp_path / ADDRESS).write_text('{"agentsUrl": "ws://first"}')
         second.repair(said.append)
