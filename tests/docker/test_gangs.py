@@ -556,13 +556,25 @@ def test_a_task_in_a_container_is_inspected(
 
 
 @pytest.mark.timeout(300)
-def test_a_shell_in_a_failed_task_ends_with_the_supervisor(
+def test_a_shell_in_a_failed_task_has_its_network_and_ends_with_the_supervisor(
     site: SupervisorProcess, pool: Hosts
 ) -> None:
-    run = kept("touch ../../runs; exit 3")
+    """While another task runs, it has the address of the failed one and reaches the other."""
+    serves = "while :; do echo hello | busybox nc -l -p $PAI_CONTAINER_HOST_PORT; done"
+    run = gang(
+        role("main", "touch ../../runs; exit 3", image=BUSYBOX),
+        role("peer", serves, image=BUSYBOX),
+        debugSecs=600.0,
+    )
     site.submit(run)
     with client_of(site, run["uid"]) as owner:
-        enter_held(site, pool, owner, run)
+        shell = enter_held(site, pool, owner, run)
+        shell.type("busybox nc $PAI_HOST_IP_peer_0 $PAI_peer_0_http_PORT </dev/null; echo its $?\n")
+        shell.until("hello")
+        shell.type(
+            'busybox ip addr | busybox grep -c "inet $PAI_CONTAINER_HOST_IP/"; echo own $?\n'
+        )
+        shell.until("own 0")
         site.stop(signal.SIGKILL)
         until(lambda: not shell_containers(pool, run), "the shell's container is gone", PATIENT)
         site.start()

@@ -198,19 +198,24 @@ def task_container(
 
 
 def shell_container(
-    pool: Pool, dead: Mapping[str, Any], *, name: str, labels: Mapping[str, str]
+    pool: Pool,
+    dead: Mapping[str, Any],
+    *,
+    name: str,
+    labels: Mapping[str, str],
+    network: str | None = None,
 ) -> Creation:
     """The container for shells in the files of a task whose container has ended. dead: the engine's
-    description of that container, whose image, user, mounts, limits and devices it has.
+    description of that container, whose image, user, mounts, limits and devices it has. network: the
+    bridge of its gang, if other tasks of it still run; it gets the address of the dead one there.
 
     Its process 1 waits for the end of its standard input, and the engine removes it then: so it
     ends with the supervisor, however that ends.
     """
     config, known = dead["Config"], dead["HostConfig"]
-    kept = [*_isolated(RELAY_LIMITS, (), "none", "none"), "DeviceRequests"]
+    kept = [*_isolated(RELAY_LIMITS, (), "none", "none"), "DeviceRequests", "Dns"]
     host = {key: known[key] for key in kept if known.get(key) is not None}
-    # the network of a gang is gone
-    network = known["NetworkMode"] if known["NetworkMode"] == pool.network else "none"
+    own = known["NetworkMode"] if known["NetworkMode"] == pool.network else "none"
     body = {
         "Image": dead["Image"],
         "Entrypoint": ["/bin/sh"],
@@ -225,8 +230,13 @@ def shell_container(
         "StdinOnce": True,
         "Tty": False,
         "Healthcheck": {"Test": ["NONE"]},
-        "HostConfig": host | {"AutoRemove": True, "NetworkMode": network},
+        "HostConfig": host | {"AutoRemove": True, "NetworkMode": network or own},
     }
+    if network is not None:
+        joined = (dead["NetworkSettings"].get("Networks") or {}).get(network) or {}
+        address = {"IPAMConfig": joined["IPAMConfig"]} if joined.get("IPAMConfig") else {}
+        endpoint = {**address, "Aliases": [config["Hostname"]]}
+        body["NetworkingConfig"] = {"EndpointsConfig": {network: endpoint}}
     return Creation(name=name, config=body)
 
 

@@ -1,8 +1,9 @@
 """Shells in tasks with containers of their own.
 
 A running task is entered in its container. A failed task that is held for debugging has none that
-runs: its shells share a *shell container* with the same image, user, mounts and limits. Nothing else
-is left of the task, because its root file system is read-only and its /tmp was in memory.
+runs: its shells share a *shell container* with the same image, user, mounts and limits, which joins
+the network of the gang while other tasks use it. Nothing else is left of the task, because its root
+file system is read-only and its /tmp was in memory.
 """
 
 import asyncio
@@ -176,9 +177,13 @@ class ContainerShells:
     async def _create(
         self, container: _ShellContainer, dead: dict[str, Any], labels: dict[str, str]
     ) -> None:
-        engine = container.engine
+        engine, pool = container.engine, self._driver.pool
+        network = dead["HostConfig"]["NetworkMode"]
+        found = network not in ("none", "host", pool.network) and await engine.call(
+            f"look for network {network}", lambda c: c.networks(filters={"name": [f"^{network}$"]})
+        )
         creation = specifications.shell_container(
-            self._driver.pool, dead, name=container.name, labels=labels
+            pool, dead, name=container.name, labels=labels, network=network if found else None
         )
 
         def work(client: Any) -> tuple[str, Attachment]:
