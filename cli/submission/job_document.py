@@ -92,7 +92,12 @@ def _check_paths(paths: Sequence[LocalPath]) -> tuple[list[Problem], list[Proble
     """
     problems, warnings = [], []
     for path, use, value in dict.fromkeys(paths):
-        if not os.path.lexists(value):
+        if use == "outputDir":
+            if os.path.lexists(value) and not os.access(value, os.W_OK):
+                right = "a folder of your own, or one that does not exist yet"
+                said = f"you cannot write to {value}"
+                problems.append(Problem(path=path, problem=said, right=right))
+        elif not os.path.lexists(value):
             where = "a path that the hosts of the tasks have"
             warnings.append(
                 Problem(path=path, problem=f"{value} does not exist on this machine", right=where)

@@ -3,6 +3,9 @@
 Command, environment, `job.json` and container are made by the functions that the drivers use.
 """
 
+import base64
+import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -22,6 +25,7 @@ from ...protocol.clusters.batch import BatchRequest
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token, compute_jid
 from ...protocol.jobs.exit_info import ExitInfo
+from ...protocol.jobs.registry_login import PUBLIC, RegistryLogin
 from ...protocol.jobs.roles import TaskPlace, TaskRole
 from ...protocol.launch import job_script, task_environment
 from ...protocol.wire.messages import ContainerSpec, TaskSpec
@@ -35,6 +39,10 @@ _UID = _SID = "simulate"
 _ADDRESS = "127.0.0.1"
 _MAIN = "main"
 _DOCKER = "unix:///var/run/docker.sock"
+#: The name of Docker's own registry in its client's configuration.
+_DOCKER_HUB = "https://index.docker.io/v1/"
+#: Variables of a job with folders; tasks write to the last one.
+_FOLDERS = ("PAI_DATA_DIR", "PAI_CODE_DIR", "PAI_OUTPUT_DIR")
 #: Names of files beside the evidence of a task in a container.
 _WRAPPER, _WRAPPER_TEXT = (
     "wrapper.sh",
@@ -44,9 +52,17 @@ _WRAPPER, _WRAPPER_TEXT = (
 _NOT_STARTED = 125
 
 
+class Folder(NamedTuple):
+    """A folder or file of this machine that a task in a container sees under the same path."""
+
+    path: str
+    writable: bool
+
+
 class Task(NamedTuple):
     """A task to start. root: the run directory, which is the user's own in a container. env: without
-    that of the login. notes: parts of the job that have no effect here, as sentences.
+    that of the login. notes: parts of the job that have no effect here, as sentences. logins: for the
+    registries of images.
     """
 
     name: str
@@ -58,6 +74,8 @@ class Task(NamedTuple):
     image: str | None
     job: str | None
     notes: tuple[str, ...] = ()
+    folders: tuple[Folder, ...] = ()
+    logins: tuple[RegistryLogin, ...] = ()
 
 
 class Outcome(NamedTuple):
@@ -96,7 +114,11 @@ def prepare(
     place = next(p for p in places if (p.role, p.index) == (chosen.name, index or 0))
     _check_ports(chosen, place)
     task = role_task(spec, chosen, place, places, root, containers=containers)
-    return task._replace(notes=_notes(spec) + _role_notes(chosen, task))
+    return task._replace(
+        notes=_notes(spec) + _role_notes(chosen, task),
+        folders=_folders(document, spec, chosen),
+        logins=tuple(document.credentials.values()),
+    )
 
 
 def run_task(task: Task, *, to_stderr: bool) -> Outcome:
@@ -118,10 +140,21 @@ def _notes(spec: RunSpec) -> tuple[str, ...]:
     return tuple(out)
 
 
+def _folders(document: JobDocument, spec: RunSpec, role: TaskRole) -> tuple[Folder, ...]:
+    """Return the folders and files that the command of a task names and its job provides."""
+    if document.openpai is not None:
+        known = [Folder(p.value, p.use == "outputDir") for p in document.openpai.paths]
+    else:
+        known = [Folder(spec.env.get(name, ""), name == _FOLDERS[-1]) for name in _FOLDERS]
+    named = "\n".join((*role.command, *spec.env.values()))
+    used = [f for f in known if f.path.startswith("/") and f.path in named]
+    return (*used, *(Folder(path, True) for path in role.volumes if path.startswith("/")))
+
+
 def _role_notes(role: TaskRole, task: Task) -> tuple[str, ...]:
     out = []
-    if role.volumes:
-        out.append(f"volumes are not mounted here: {', '.join(role.volumes)}")
+    if volumes := [v for v in role.volumes if not (task.image and v.startswith("/"))]:
+        out.append(f"volumes are not mounted here: {', '.join(volumes)}")
     if role.gpu:
         out.append("CUDA_VISIBLE_DEVICES names GPUs that this machine may not have")
     if role.image and not task.image:
@@ -322,7 +355,9 @@ def _run_in_container(task: Task, out: TextIO | None) -> ExitInfo:
         with open(f"{evidence}/{name}", "w", encoding="utf-8") as f:
             f.write(text)
     name = f"jobscribe-simulate-{os.getpid()}"
+    _make_outputs(task)
     words = docker_words(task, name, evidence)
+    _pull(task, words)
     try:
         child = subprocess.Popen(
             words,
@@ -350,21 +385,61 @@ def _run_in_container(task: Task, out: TextIO | None) -> ExitInfo:
     )
 
 
+def _make_outputs(task: Task) -> None:
+    """Create the folders that a task writes, as it does itself without a container."""
+    for folder in task.folders:
+        if folder.writable:
+            with contextlib.suppress(OSError):  # then the task says that it cannot
+                os.makedirs(folder.path, exist_ok=True)
+
+
+def _pull(task: Task, words: Sequence[str]) -> None:
+    """Pull an image for whose registry the job has credentials. They are in no argument, and removed
+    after the pull. Raises Refusal.
+    """
+    from ...drivers.docker.images.registry_credentials import parse_image
+
+    image = parse_image(task.image or "")
+    login = next((o for o in task.logins if image and o.registry == image.registry), None)
+    if login is None or image is None:
+        return
+    auth = base64.b64encode(f"{login.username}:{login.password}".encode()).decode()
+    registry = _DOCKER_HUB if login.registry == PUBLIC else login.registry
+    with tempfile.TemporaryDirectory(prefix="jobscribe-login-") as folder:  # for this user alone
+        with open(f"{folder}/config.json", "w", encoding="utf-8") as f:
+            json.dump({"auths": {registry: {"auth": auth}}}, f)
+        docker, *address = words[: words.index("run")]
+        ended = subprocess.run(
+            [docker, "--config", folder, *address, "pull", image.full],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if ended.returncode:
+        said = ended.stderr.strip().rpartition("\n")[2][:300]
+        raise Refusal("notHere", f"docker cannot pull {image.full}: {said}")
+
+
 def docker_words(task: Task, name: str, evidence: str) -> list[str]:
     """Return the words of `docker run` for this task, in the foreground."""
     from ...drivers.docker.containers.specifications import docker_run, task_container
-    from ...protocol.clusters.container_pool import Pool, PoolHost
+    from ...protocol.clusters.container_pool import Pool, PoolHost, Volume
 
     box = task.spec.box
     assert isinstance(box, ContainerSpec) and task.image is not None
     address = os.environ.get("DOCKER_HOST", _DOCKER)
     host = PoolHost(name="here", address=address, cpu=box.cpu, memory_mb=box.memory_mb)
-    pool = Pool(hosts=(host,), image=task.image)
+    volumes = {
+        f.path: Volume(source=f.path, target=f.path, read_only=not f.writable)
+        for f in task.folders
+        if os.path.exists(f.path)
+    }
+    pool = Pool(hosts=(host,), image=task.image, volumes=volumes)
     creation = task_container(
         pool,
         name=name,
         image=task.image,
-        box=msgspec.structs.replace(box, volumes=()),
+        box=msgspec.structs.replace(box, volumes=tuple(volumes)),
         token=task.token,
         labels={},
         user=(os.getuid(), os.getgid()),

@@ -27,7 +27,7 @@ class Options(NamedTuple):
 
 class LocalPath(NamedTuple):
     """A folder or file of tasks that the configuration names. path: of its value in the
-    configuration. use: `dataDir`, `codeDir` or `secret`.
+    configuration. use: `dataDir`, `outputDir`, `codeDir` or `secret`.
     """
 
     path: str

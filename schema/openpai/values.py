@@ -1,5 +1,6 @@
 """Forms of values in configurations of OpenPAI, and the checks that both versions share."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,13 @@ from .task_script import code_name, folder_problem, is_local
 JOB_FILE = "job.json"
 ROLE_NAME = "a letter, then letters, digits or _, at most 32, because variables contain it"
 _PLUGINS = "com.microsoft.pai.runtimeplugin"
+#: Commands that need root or another network.
+_FROM_OUTSIDE = re.compile(
+    r"\b(?:(?:apt|apt-get|yum|dnf|apk|conda)\s+(?:-\S+\s+)*(?:update|install|add)\b"
+    r"|pip3?\s+(?:-\S+\s+)*install(?!.*--no-index)"
+    r"|git\s+clone\s[^;&|]*?(?:https?:|git@|git:|ssh:)"
+    r"|(?:wget|curl)\s[^;&|]*?(?:https?|ftp)://(?!\$|\"|127\.|localhost))"
+)
 _NO_EFFECT = {
     "hivedScheduler": ("queues decide", "`--queue` and `priority` of a job file"),
     "jobStatusChangeNotification": ("the site notifies", "a notification target of the operator"),
@@ -54,8 +62,7 @@ def check_folder(draft: Draft, place: Place, key: str, use: str, folder: str) ->
         return ""
     path = member(place.path, key)
     if is_local(folder):
-        if use != "outputDir":
-            draft.paths.append(LocalPath(path, use, folder))
+        draft.paths.append(LocalPath(path, use, folder))
     elif use == "codeDir":
         place.error(
             key,
@@ -140,6 +147,17 @@ def note_image(findings: Findings, path: str, image: str) -> None:
         f"the commands run without {quoted(image)}, with the programs of the hosts",
         "a driver with containers",
     )
+
+
+def note_installs(findings: Findings, path: str, command: str) -> None:
+    """Warn of a command that gets programs or data from another network, which containers lack."""
+    if (found := _FROM_OUTSIDE.search(command)) is not None:
+        words = " ".join([w for w in found[0].split() if not w.endswith((":", "//"))][:3])
+        findings.warning(
+            path,
+            f"{quoted(words)} fails in a container: it has no root, and no network but that of its job",
+            "an image that has the programs, and `dataDir` or `codeDir` for the rest",
+        )
 
 
 def put_gpu_type(draft: Draft, place: Place, role: str, value: str, gpus: int) -> None:

@@ -18,6 +18,7 @@ from .values import (
     check_folder,
     job_name,
     note_image,
+    note_installs,
     put_gpu_type,
     put_ssh,
     scalar,
@@ -232,6 +233,7 @@ def _roles(keys: JobKeys, draft: Draft, place: Place, folders: Folders, options:
         _role(role, draft, here, before)
         put_gpu_type(draft, place, role.name, keys.gpu_type, role.gpu_number)
         if options.containers:
+            note_installs(place.findings, member(here.path, "command"), role.command)
             draft.put(["roles", role.name, "image"], keys.image, "image")
             draft.put(["roles", role.name, "volumes"], volumes, "extras")
 

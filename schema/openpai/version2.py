@@ -13,7 +13,7 @@ from . import task_script
 from .draft import Draft, LocalPath, LoginSource, Options
 from .task_script import Folders
 from .templates import Templates
-from .values import check_folder, note_image, put_gpu_type, put_ssh, storages
+from .values import check_folder, note_image, note_installs, put_gpu_type, put_ssh, storages
 from .version2_keys import (
     SECRET_FORM,
     AuthKeys,
@@ -285,15 +285,17 @@ class _Roles:
         templates = Templates(self._keys.parameters, self._secrets, known)
         extra = self._deployment.get(name, DeploymentRoleKeys())
         deployed = member(member(self._deployed_at, "taskRoles"), name)
-        lines = [
-            self._rendered(templates, line, element(path, n))
+        lines = {
+            element(path, n): self._rendered(templates, line, element(path, n))
             for path, block in (
                 (member(deployed, "preCommands"), extra.pre_commands),
                 (member(here.path, "commands"), role.commands),
                 (member(deployed, "postCommands"), extra.post_commands),
             )
             for n, line in enumerate(block)
-        ]
+        }
+        for path, line in lines.items() if self._options.containers else ():
+            note_installs(self._findings, path, line)
         folders = Folders(
             self._folder("data", uris, parts),
             self._folder("output", uris, parts),
@@ -306,7 +308,9 @@ class _Roles:
             for name in sorted(templates.used & known_secrets.keys())
         }
         before = task_script.lines(folders, secrets)
-        return f"{before}set -o errexit\n" + "\n".join(lines) if any(lines) else ""
+        return (
+            f"{before}set -o errexit\n" + "\n".join(lines.values()) if any(lines.values()) else ""
+        )
 
     def _uri(self, each: PrerequisiteKeys, path: str) -> str:
         try:

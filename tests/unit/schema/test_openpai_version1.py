@@ -3,6 +3,7 @@ the documented rules for completion and retries.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from jobscribe.schema.openpai.conversion import (
 from jobscribe.schema.openpai.draft import Options
 from jobscribe.schema.openpai.version1 import JobKeys, RoleKeys
 from jobscribe.schema.structs import field_names
-from jobscribe.schema.text.reader import parse
+from jobscribe.schema.text.reader import parse, read
 from jobscribe.supervisor.core.runs.attempt_policies import (
     RetryDecision,
     TaskOutcome,
@@ -28,6 +29,8 @@ from jobscribe.supervisor.core.runs.attempt_policies import (
 )
 
 USER = "user0001"
+#: Sample configurations of OpenPAI's guides, unchanged.
+GUIDES = Path(__file__).parent / "openpai_guides"
 ROLE = {
     "name": "main",
     "taskNumber": 1,
@@ -132,8 +135,34 @@ def test_every_key_is_converted() -> None:
     assert role.command[2].endswith("\necho '$a'\nrun")
     assert [(p.path, p.value) for p in converted(job).paths] == [
         ("dataDir", f"/{USER}/data"),
+        ("outputDir", "/out/a.b_c-d"),
         ("codeDir", f"/{USER}/code.tar.gz"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "warnings"),
+    [
+        (
+            "tensorflow",
+            {"ps_server": (2, 2, 8192, 0, None), "worker": (2, 2, 16384, 4, 2)},
+            [("taskRoles[0].command", "pip"), ("taskRoles[1].command", "pip")],
+        ),
+        ("cifar10", {"default": (1, 4, 8192, 1, None)}, [("taskRoles[0].command", "apt")]),
+    ],
+)
+def test_the_samples_of_the_guides_are_accepted_as_pasted(
+    name: str, roles: dict[str, Any], warnings: list[tuple[str, str]]
+) -> None:
+    tree = read(str(GUIDES / f"{name}.json"), lenient=True)
+    assert tree.problems == []
+    found = converted(tree.data)
+    (job,) = found.description.jobs
+    assert {
+        r.name: (r.tasks, r.cpu, r.memory_mb, r.gpu, r.min_succeeded) for r in job.spec.roles
+    } == roles
+    words = [(w.path, w.problem.split()[0].strip('"')) for w in found.warnings]
+    assert words == warnings
 
 
 def test_the_name_is_unique_and_the_site_chooses_the_driver() -> None:
@@ -266,6 +295,27 @@ def test_what_has_no_effect_is_a_warning(change: object, path: str, problem: str
     assert isinstance(change, dict)
     ((where, what),) = warned({**JOB, **change})
     assert (where, problem in what) == (path, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("apt update && apt install -y git && git clone https://github.com/x/y", "apt update"),
+        ("cd x; pip --quiet install scipy && python code/train.py", "pip --quiet install"),
+        ("git clone --depth 1 git@host:x", "git clone --depth"),
+        ("curl -s http://example.org/data | tar x", "curl -s"),
+        ("pip install --no-index --find-links=/wheels scipy", ""),
+        ("curl http://$PAI_HOST_IP_ps_0:80; wget http://127.0.0.1/; echo apt installed", ""),
+    ],
+)
+def test_what_needs_root_or_another_network_is_a_warning_in_containers(
+    command: str, words: str
+) -> None:
+    job = with_role(command=command)
+    said = [(path, problem.partition(" fails")[0]) for path, problem in warned(job)]
+    assert said == ([("taskRoles[0].command", f'"{words}"')] if words else [])
+    found = converted(job, containers=False).warnings
+    assert [w.path for w in found] == ["image"]
 
 
 def test_a_gpu_type_is_that_of_the_roles_with_gpus() -> None:

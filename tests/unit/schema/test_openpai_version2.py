@@ -133,7 +133,7 @@ def test_every_key_is_converted() -> None:
     assert "export PAI_DATA_DIR='/data/d'" in before
     assert "export PAI_OUTPUT_DIR='/out/user0001'" in before
     assert "PAI_SECRET_pw=$(cat -- '/home/ann/pw')" in before
-    assert converted(job).warnings == ()
+    assert [w.path for w in converted(job).warnings] == ["taskRoles.main.commands[0]"]
 
 
 @pytest.mark.parametrize(

@@ -120,16 +120,24 @@ def test_configurations_of_openpai(run: Run, file: Any) -> None:
 
 
 def test_a_container_is_isolated_as_by_the_driver(file: Any, tmp_path: Path) -> None:
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
     job = {
         "jobName": "x",
         "image": "python:3.11",
+        "dataDir": str(data),
+        "codeDir": f"file://{tmp_path}/missing",
+        "outputDir": str(out),
         "taskRoles": [{"name": "m", "cpuNumber": 2, "memoryMB": 300, "shmMB": 70, "command": "x"}],
     }
     document, _, _ = read_document(file(json.dumps(job), "a.json"), FileOptions())
     assert document is not None
     task = simulation.prepare(document, None, None, None, str(tmp_path / "r"), containers=True)
+    simulation._make_outputs(task)
     words = simulation.docker_words(task, "name", f"{task.directory}/.jobscribe")
     line = " ".join(words)
+    assert f"source={data},target={data},readonly" in line and "missing" not in line
+    assert f"source={out},target={out} " in line
     for option in (
         "--cap-drop=ALL", "--memory 314572800", "--memory-swap 314572800", "--cpus 2",
         "--shm-size 73400320", "--network none", "--read-only", f"source={tmp_path}/r,target={tmp_path}/r",
