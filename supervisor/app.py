@@ -855,7 +855,15 @@ class _Supervisor:
             limits.token_requests_per_sec, limits.token_burst, self._clock.monotonic
         )
         self._counters.measure(request_rates=rates.sizes)
-        return Access(self._secrets.server, self._metrics.admits, tokens, users, audit, rates)
+        return Access(
+            self._secrets.server,
+            self._metrics.admits,
+            tokens,
+            users,
+            audit,
+            rates,
+            open_lists=self._settings.auth.open_lists,
+        )
 
     def _sign_ins(self) -> SignIns | None:
         if self._driver_set.clusters is None or self._driver_set.sbatch is None:

@@ -488,6 +488,11 @@ class AuthSettings:
         "file with the administrators and groups of users (see docs/site.md)",
     )
     shells: bool = _is(True, boolean, "whether users may open shells in their tasks")
+    open_lists: bool = _is(
+        False,
+        boolean,
+        "whether users may read lists and states of all users' jobs at OpenPAI's /api/v1",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

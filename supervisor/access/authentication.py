@@ -23,7 +23,9 @@ _BEARER = "Bearer "
 
 
 class Access:
-    """Authenticates senders. monitors: returns whether a header has the token for monitoring."""
+    """Authenticates senders. monitors: returns whether a header has the token for monitoring.
+    open_lists: users may read what a route shares (`Route.shared`) of all users.
+    """
 
     def __init__(
         self,
@@ -33,10 +35,12 @@ class Access:
         users: Users,
         audit: AuditTrail,
         rates: RequestRates,
+        *,
+        open_lists: bool = False,
     ) -> None:
         self._secret = secret
         self._monitors, self.tokens, self.users, self.audit = monitors, tokens, users, audit
-        self.rates = rates
+        self.rates, self.open_lists = rates, open_lists
 
     def principal(
         self,

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,6 +155,11 @@ def test_images_are_pulled_with_the_credentials_of_the_job(
         }
         right = [own("own", "good"), submitted(client, tmp_path / "v1", json.dumps(version1))]
         rest = _Rest(site)
+        storage = {"protocolVersion": 2, "extras": {"storages": ["mars"]}}
+        missing = json.dumps(json.loads(_private(registry, image, "none")) | storage)
+        with pytest.raises(urllib.error.HTTPError) as e:
+            rest.ask("POST", "/api/v2/jobs", missing)
+        assert (e.value.code, json.load(e.value)["code"]) == (404, "NoStorageError")
         code, said = rest.ask("POST", "/api/v2/jobs", _private(registry, image, "rest"))
         assert code == 202 and "warnings" not in said, said
         for job in right:
@@ -177,7 +183,28 @@ def test_images_are_pulled_with_the_credentials_of_the_job(
         assert canary not in seen + site.log()
         assert not [p for p, t in texts_below(Path(site.root)).items() if canary.encode() in t]
     assert image not in host_a.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    # a simulation pulls it onto this machine, with the same credentials
+    for file, password, code in (("wrong", WRONG, 125), ("v1", registry.password, 0)):
+        ended = _simulates(host_a, tmp_path / file, tmp_path / f"{file}-run", code)
+        assert password not in ended.stderr and ("cannot pull" in ended.stderr) is (code == 125)
+    host_a.docker("rmi", image)
     host_a.docker("rmi", f"jobscribe-private:{id_}", code=None)
+
+
+def _simulates(
+    host: Host, file: Path, run_dir: Path, code: int
+) -> "subprocess.CompletedProcess[str]":
+    """Run the first task of a job file on this machine, with the daemon of the host."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "jobscribe.cli", "job", "simulate", "-f", str(file), "--dir", str(run_dir)],
+        env={**os.environ, "DOCKER_HOST": f"unix://{host.sock}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert ended.returncode == code, ended
+    return ended
 
 
 class _Rest:
@@ -226,18 +253,19 @@ def _private(registry: Registry, image: str, name: str) -> str:
 def test_a_simulated_task_has_the_image_and_limits(
     host_a: Host, tmp_path: Path, command: str, code: int, said: str
 ) -> None:
-    role = {"name": "m", "memoryMB": 100, "command": command}
+    data, out = tmp_path / "data", tmp_path / "out"
+    data.mkdir()
+    (data / "n").write_text("7")
+    role = {
+        "name": "m",
+        "memoryMB": 100,
+        "command": f"cp $PAI_DATA_DIR/n $PAI_OUTPUT_DIR; {command}",
+    }
+    job = {"jobName": "x", "image": BASE, "dataDir": str(data), "outputDir": str(out)}
     path = tmp_path / "a.json"
-    path.write_text(json.dumps({"jobName": "x", "image": BASE, "taskRoles": [role]}))
-    ended = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "job", "simulate", "-f", str(path), "--dir", str(tmp_path / "r")],
-        env={**os.environ, "DOCKER_HOST": f"unix://{host_a.sock}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )  # fmt: skip
-    assert (ended.returncode, said in ended.stderr) == (code, True), ended
+    path.write_text(json.dumps({**job, "taskRoles": [role]}))
+    ended = _simulates(host_a, path, tmp_path / "r", code)
+    assert said in ended.stderr and (out / "n").read_text() == "7"
     assert (tmp_path / "r" / "m" / "0" / "x").exists() is (code == 4)
     assert "jobscribe-simulate" not in host_a.docker("ps", "-a")
 

@@ -90,9 +90,11 @@ class PaiClient:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[SupervisorProcess]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisorProcess]:
+    queues = tmp_path_factory.mktemp("queues") / "queues.yml"
+    queues.write_text(f"queues: {{closed: {{users: [{OTHER}]}}}}\n")
     with ended(check_lag) as sites:
-        sites.append(SupervisorProcess(("resources.local_cpu=8",)))
+        sites.append(SupervisorProcess(("resources.local_cpu=8", f"queues.file={queues}")))
         sites[0].start()
         yield sites[0]
 
@@ -182,6 +184,9 @@ def test_a_job_is_submitted_polled_read_stopped_started_and_deleted(
 
 
 def test_version_2_tells_of_failures_and_filters_lists(pai: PaiClient) -> None:
+    code, said = pai.ask("POST", "/api/v2/jobs", V2.replace("instances: 1", "instances: 0"))
+    assert (code, said["code"]) == (400, "InvalidProtocolError"), said
+    assert "taskRoles.main.instances" in said["message"]
     code, said = pai.ask("POST", "/api/v2/jobs?noImage=true", V2)
     assert code == 202 and said["message"] == f"Update job second for user {USER} successfully."
     job = f"/api/v2/jobs/{USER}~second"
@@ -259,6 +264,13 @@ def _head(site: SupervisorProcess) -> int:
             "NoVirtualClusterError",
         ),
         ("PUT", f"user/{USER}/jobs/another", JOB, 400, "InvalidParametersError"),
+        (
+            "POST",
+            f"user/{USER}/jobs",
+            JOB.replace('"image"', '"virtualCluster": "closed", "image"'),
+            403,
+            "ForbiddenUserError",
+        ),
         ("POST", f"user/{OTHER}/jobs", JOB, 403, "ForbiddenUserError"),
         ("GET", f"user/{OTHER}/jobs", None, 403, "ForbiddenUserError"),
         ("GET", f"user/{OTHER}/jobs/x", None, 403, "ForbiddenUserError"),
@@ -273,6 +285,7 @@ def _head(site: SupervisorProcess) -> int:
             "InvalidParametersError",
         ),
         ("GET", "virtual-clusters/mars", None, 404, "NoVirtualClusterError"),
+        ("GET", "virtual-clusters/closed", None, 403, "ForbiddenUserError"),
     ],
 )
 def test_errors_have_the_documented_codes(
@@ -304,8 +317,8 @@ def test_a_type_of_gpus_that_no_host_has_is_refused(pai: PaiClient) -> None:
 
 def test_a_virtual_cluster_is_a_queue(pai: PaiClient) -> None:
     ((name, cluster),) = pai.ask("GET", "/api/v1/virtual-clusters")[1].items()
-    assert name == "default" and cluster["capacity"] == 100.0
-    assert cluster["resourcesTotal"]["vCores"] == 8
+    assert name == "default" and cluster["capacity"] == 50.0  # the other one is not for this user
+    assert cluster["resourcesTotal"]["vCores"] == 4
     assert pai.ask("GET", "/api/v1/virtual-clusters/default")[1].keys() == cluster.keys()
 
 

@@ -19,6 +19,7 @@ from ....protocol.api.requests import (
     RunCancel,
     RunDescription,
     RunSimulation,
+    RunSpec,
     RunStatusRequest,
 )
 from ....protocol.errors import Refusal
@@ -101,9 +102,11 @@ class Submitted(NamedTuple):
         return fields | ({"warnings": self.warnings} if self.warnings else {})
 
 
-async def submitted(h: Handler, uid: str, name: str | None = None) -> Submitted:
-    """Submit the configuration in the body. name: the one in the path, which must be its own. Raises
-    Refusal.
+async def submitted(
+    h: Handler, uid: str, name: str | None = None, *, invalid: str = "InvalidParametersError"
+) -> Submitted:
+    """Submit the configuration in the body. name: the one in the path, which must be its own.
+    invalid: the code for a configuration with problems. Raises Refusal.
     """
     parse("uid", uid)
     raw = h.raw_body
@@ -111,12 +114,14 @@ async def submitted(h: Handler, uid: str, name: str | None = None) -> Submitted:
         # in a thread: a configuration may have a megabyte
         converted = await asyncio.to_thread(_converted, raw, uid, _options(h, uid))
     except InvalidDocument as e:
-        raise Refusal("badRequest", e.sentence, {"problems": e.problems}) from None
+        more = {"problems": e.problems, "pai": invalid}
+        raise Refusal("badRequest", e.sentence, more) from None
     (job,) = converted.description.jobs
     if name is not None and name != job.name:
         raise Refusal("badRequest", f"the address names {name!a}, the configuration {job.name!a}")
-    _check_queue(h, job.spec.queue or "")
+    _check_queue(h, uid, job.spec.queue or "")
     _check_images(h, job.spec.roles)
+    _check_storages(h, job.spec)
     request = RunDescription(
         req_id=f"rest-{secrets.token_hex(12)}",
         uid=uid,
@@ -152,6 +157,19 @@ def _check_images(h: Handler, roles: Sequence[TaskRole]) -> None:
                 "add ?noImage=true to the address"
             },
         )
+
+
+def _check_storages(h: Handler, spec: RunSpec) -> None:
+    """Refuse names of storages that are no volumes of the pool."""
+    volumes = h.runs.drivers[h.runs.driver(spec.driver)].capabilities.volumes
+    for name in (v for role in spec.roles for v in role.volumes):
+        if not name.startswith("/") and name not in volumes:
+            known = ", ".join(sorted(volumes)) or "none"
+            raise Refusal(
+                "notFound",
+                f"there is no storage {name!a}; there are: {known}",
+                {"pai": "NoStorageError"},
+            )
 
 
 def _converted(raw: bytes, uid: str, options: Options) -> Converted:
@@ -206,11 +224,15 @@ def _hidden(value: Any, secret: bool = False) -> Any:
     return _HIDDEN if secret and value is not None else value
 
 
-def _check_queue(h: Handler, name: str) -> None:
-    if name and name not in h.runs.engine.policy.queues.all:
+def _check_queue(h: Handler, uid: str, name: str) -> None:
+    """Refuse an unknown queue, and one of other users. Plans are checked at the submission."""
+    queue = h.runs.engine.policy.queues.all.get(name)
+    if name and queue is None:
         raise Refusal(
             "notFound", f"there is no virtual cluster {name!a}", {"pai": "NoVirtualClusterError"}
         )
+    if queue is not None and not queue.plans and not queue.admits(uid, None):
+        raise Refusal("forbidden", f"user {uid} is no member of the virtual cluster {name!a}")
 
 
 def config(h: Handler, uid: str, name: str) -> str:

@@ -34,10 +34,10 @@ def _clusters(version: str) -> tuple[Route, Route]:
 
 ROUTES = (
     _Route("/api/v1/token", version1.token, "any", Subject.NOBODY),
-    _Route("/api/v1/jobs", version1.job_list, "read", _ALL, ("GET",)),
-    _Route(_OF_USER, version1.user_job_list, "read", _OWN, ("GET",)),
+    _Route("/api/v1/jobs", version1.job_list, "read", _ALL, ("GET",), shared=True),
+    _Route(_OF_USER, version1.user_job_list, "read", _OWN, ("GET",), shared=True),
     _Route(_OF_USER, version1.create, "control", _OWN, query=_IMAGE),
-    _Route(_JOB, version1.one, "read", _OWN, ("GET",)),
+    _Route(_JOB, version1.one, "read", _OWN, ("GET",), shared=True),
     _Route(_JOB, version1.update, "control", _OWN, ("PUT",), query=_IMAGE),
     _Route(_JOB, version1.delete, "control", _OWN, ("DELETE",)),
     _Route(f"{_JOB}/config", version1.config, "read", _OWN, ("GET",)),

@@ -38,7 +38,8 @@ async def _list(h: Handler, uids: list[str]) -> list[dict[str, Any]]:
 def usernames(h: Handler) -> list[str]:
     """Return the users of a list; empty for all."""
     given = [name for name in (h.argument("username") or "").split(",") if name]
-    if given or h.principal.all_users or h.principal.uid is None:
+    everybody = h.route.shared and h.services.access.open_lists
+    if given or everybody or h.principal.all_users or h.principal.uid is None:
         return given
     return [h.principal.uid]
 

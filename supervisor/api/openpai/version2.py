@@ -40,7 +40,7 @@ async def create(h: Handler) -> Any:
     uid = h.principal.uid
     if uid is None:
         raise Refusal("forbidden", "the server secret names no user; use an API token")
-    done = await jobs.submitted(h, uid)
+    done = await jobs.submitted(h, uid, invalid="InvalidProtocolError")
     message = f"Update job {done.name} for user {uid} successfully."
     h.reply(202, done.body(status=202, message=message))
 

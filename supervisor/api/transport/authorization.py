@@ -60,6 +60,8 @@ class Rights(NamedTuple):
     polls: bool = False
     #: it acts as the user, which administrators of a group may not
     as_user: bool = False
+    #: a site may let all users read it
+    shared: bool = False
 
 
 class _Named(msgspec.Struct, rename="camel"):
@@ -116,6 +118,8 @@ async def check_subjects(
     others: dict[str, str | None] = {}
     for uid, jid in found.named:
         parse("uid", uid)
+        if rights.shared and access.open_lists and not principal.may_act_for(uid):
+            continue
         check_user(principal, uid)
         if uid != principal.uid:
             others.setdefault(uid, jid)

@@ -129,7 +129,7 @@ class Route(NamedTuple):
     action uses only `parsed`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
     errors: returns the body for a refusal. takes: type of the JSON body. query: its query arguments,
     of which an entry may be a struct whose fields are arguments. gives: media type of the answer.
-    polls, as_user: see Rights.
+    polls, as_user, shared: see Rights.
     """
 
     path: str
@@ -147,6 +147,7 @@ class Route(NamedTuple):
     gives: str = JSON
     polls: bool = False
     as_user: bool = False
+    shared: bool = False
 
     @property
     def pattern(self) -> str:
@@ -157,7 +158,8 @@ class Route(NamedTuple):
     def rights(self) -> Rights:
         """Return what it demands of an authenticated sender."""
         name = self.path.removeprefix("/api/").removeprefix("/")
-        return Rights(name, self.scope or "any", self.subject, self.polls, self.as_user)
+        scope = self.scope or "any"
+        return Rights(name, scope, self.subject, self.polls, self.as_user, self.shared)
 
 
 class ServerReq:

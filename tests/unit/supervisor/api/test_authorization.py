@@ -511,6 +511,20 @@ async def test_a_site_file_gives_no_way_to_the_rights_of_an_administrator(site: 
         assert answer.body["code"] == "forbidden"
 
 
+async def test_a_site_may_let_its_users_read_lists_and_states_of_openpai(site: Site) -> None:
+    site.access.open_lists = True
+    token, open_ = await site.token(BOB), []
+    for route in API:
+        answer = await site.send(route, token, ANN)
+        if concerns_users(route) and answer.code == 200:
+            open_.append((route.path, route.methods))
+    jobs = "/api/v1/user/{uid}/jobs"
+    assert open_ == [(p, ("GET",)) for p in ("/api/v1/jobs", jobs, f"{jobs}/{{job}}")]
+    assert site.acts() == []
+    for path in (f"/api/v1/user/{ANN}/jobs", "/api/v1/jobs"):
+        assert (await site.ask("GET", path, None)).code == 401
+
+
 # ---- with the real actions
 
 
