@@ -68,17 +68,9 @@ def dry_run(s: Session, path: str, quiet: bool, options: FileOptions) -> None:
             # The plan shows dependencies by job name: computeJids do not exist yet.
             items.append(_item(job, client.plan(msgspec.structs.replace(job.specs[0], after=()))))
         except ClientError as e:
-            if e.code not in (
-                "badRequest",
-                "batchRefused",
-                "resourceExceeded",
-                "tooLarge",
-                "volumeRefused",
-            ):
+            if (problem := _refused_part(job.job, e)) is None:
                 raise
-            part = "batch" if e.code == "batchRefused" else "roles" if job.job.spec.roles else ""
-            path = member(job.job.path, part) if part else job.job.path
-            problems.append(Problem(path=path, problem=e.sentence, right=e.advice))
+            problems.append(problem)
     if problems:
         raise _refused(s, document.located(problems), document.name)
     if s.screen.json:
@@ -86,6 +78,18 @@ def dry_run(s: Session, path: str, quiet: bool, options: FileOptions) -> None:
         return
     for line in (line for item in items for line in plan_lines(item)):
         s.screen.line(line)
+
+
+def _refused_part(job: JobDescription, error: ClientError) -> Problem | None:
+    """Return the part of the job that the supervisor refused; None for another error."""
+    roles = "roles" if job.spec.roles else ""
+    parts = {"batchRefused": "batch", "queueRefused": "queue"} | dict.fromkeys(
+        ("badRequest", "resourceExceeded", "tooLarge", "volumeRefused"), roles
+    )
+    if (part := parts.get(error.code)) is None:
+        return None
+    path = member(job.path, part) if part else job.path
+    return Problem(path=path, problem=error.sentence, right=error.advice)
 
 
 def _taken(s: Session, job: JobRuns) -> Problem | None:
@@ -123,7 +127,11 @@ def _located(s: Session, document: JobDocument, error: ClientError) -> Refusal |
     try:
         problems = msgspec.convert(error.more.get("problems"), list[Problem])
     except msgspec.ValidationError:
-        return error
+        jobs = document.description.jobs
+        found = _refused_part(jobs[0], error) if len(jobs) == 1 else None
+        if error.code != "queueRefused" or found is None:
+            return error
+        problems = [found]
     return _refused(s, document.located(problems), document.name)
 
 

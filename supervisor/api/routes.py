@@ -297,7 +297,7 @@ ROUTES = (
     Route("/readyz", _readyz, None, Subject.NOBODY, ("GET",)),
     Route("/api/openapi.json", _openapi, None, Subject.NOBODY, ("GET",)),
     *openpai_routes.ROUTES,
-    openpai_routes.other(_nothing),
+    openpai_routes.OTHER,
     Route("/.*", _nothing, None, Subject.NOBODY, ("GET", "POST", "PUT", "DELETE")),
 )
 

@@ -285,6 +285,7 @@ def _head(site: SupervisorProcess) -> int:
             "InvalidParametersError",
         ),
         ("GET", "virtual-clusters/mars", None, 404, "NoVirtualClusterError"),
+        ("PUT", "virtual-clusters/mars", "{}", 405, "NoApiError"),
         ("GET", "virtual-clusters/closed", None, 403, "ForbiddenUserError"),
     ],
 )

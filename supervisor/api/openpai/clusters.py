@@ -10,6 +10,12 @@ from ....protocol.jobs.status import RUNNING
 from ..transport.request_handler import Handler
 from . import documents
 
+#: Details of the refusal of an unknown virtual cluster.
+UNKNOWN = {
+    "pai": "NoVirtualClusterError",
+    "advice": "GET /api/v1/virtual-clusters lists those that you may use",
+}
+
 
 def all_clusters(h: Handler) -> dict[str, Any]:
     """Return the virtual clusters that the sender may use, by name."""
@@ -38,9 +44,7 @@ def one_cluster(h: Handler, name: str) -> dict[str, Any]:
     """Raises Refusal: NoVirtualClusterError, ForbiddenUserError."""
     queues = h.runs.engine.policy.queues.all
     if name not in queues:
-        raise Refusal(
-            "notFound", f"there is no virtual cluster {name!a}", {"pai": "NoVirtualClusterError"}
-        )
+        raise Refusal("notFound", f"there is no virtual cluster {name!a}", UNKNOWN)
     if not _may_use(h, queues[name]):
         raise Refusal("forbidden", f"you are no member of the virtual cluster {name!a}")
     found: dict[str, Any] = all_clusters(h)[name]

@@ -39,6 +39,7 @@ from ...runs.groups import gently
 from ..endpoints.submission.job_descriptions import submit
 from ..endpoints.submission.job_texts import container_driver
 from ..transport.request_handler import Handler
+from . import clusters
 
 #: Rows that are read at once; rows that a list examines.
 _PAGE, MOST_ROWS = 500, 50_000
@@ -168,7 +169,7 @@ def _check_storages(h: Handler, spec: RunSpec) -> None:
             raise Refusal(
                 "notFound",
                 f"there is no storage {name!a}; there are: {known}",
-                {"pai": "NoStorageError"},
+                {"pai": "NoStorageError", "advice": "name one of these in `extras`"},
             )
 
 
@@ -228,9 +229,7 @@ def _check_queue(h: Handler, uid: str, name: str) -> None:
     """Refuse an unknown queue, and one of other users. Plans are checked at the submission."""
     queue = h.runs.engine.policy.queues.all.get(name)
     if name and queue is None:
-        raise Refusal(
-            "notFound", f"there is no virtual cluster {name!a}", {"pai": "NoVirtualClusterError"}
-        )
+        raise Refusal("notFound", f"there is no virtual cluster {name!a}", clusters.UNKNOWN)
     if queue is not None and not queue.plans and not queue.admits(uid, None):
         raise Refusal("forbidden", f"user {uid} is no member of the virtual cluster {name!a}")
 

@@ -1,9 +1,9 @@
 """The addresses of OpenPAI's REST interface. `{uid}` is OpenPAI's user name."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
+from ....protocol.errors import Refusal
 from ..transport.authorization import Subject
 from ..transport.request_handler import Handler, QueryField, Route
 from . import version1, version2, words
@@ -60,7 +60,13 @@ ROUTES = (
 )
 
 
-def other(action: Callable[[Handler], Any]) -> Route:
-    """Return the route of all other addresses below those of OpenPAI."""
-    methods = ("GET", "POST", "PUT", "DELETE")
-    return _Route("/api/v[12]/.*", action, None, Subject.NOBODY, methods)
+async def _other(h: Handler) -> Any:
+    raise Refusal(
+        "notFound",
+        f"there is nothing at {ascii(h.request.path)[:80]}",
+        {"pai": "NoApiError", "advice": "docs/openpai.md lists the addresses"},
+    )
+
+
+#: All other addresses below those of OpenPAI.
+OTHER = _Route("/api/v[12]/.*", _other, None, Subject.NOBODY, ("GET", "POST", "PUT", "DELETE"))

@@ -40,6 +40,7 @@ _CODES = {
     "scopeMissing": "ForbiddenUserError",
     "queueRefused": "ForbiddenUserError",
     "notFound": "NoJobError",
+    "methodNotAllowed": "NoApiError",
     "nameTaken": "ConflictJobError",
     "badRequest": "InvalidParametersError",
     "resourceExceeded": "InvalidParametersError",

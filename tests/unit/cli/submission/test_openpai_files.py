@@ -82,6 +82,17 @@ def test_a_problem_that_the_supervisor_finds_has_its_line(
     assert not fake.jobs
 
 
+def test_a_queue_that_the_supervisor_refuses_has_its_line(
+    run: Run, fake: Fake, example: Any
+) -> None:
+    said = "user ann00001 has no queue 'mars'; choose one of: default"
+    body = {"state": "error", "code": "queueRefused", "error": said, "advice": "choose another one"}
+    fake.failures.append(("run-description", (400, json.dumps(body).encode())))
+    path = example(**{'"retryCount": 0': '"virtualCluster": "mars"'})
+    ended = run("job", "submit", "-f", path, "--no-image")
+    assert f"{path}:28: virtualCluster: {said}" in ended.err, ended.err
+
+
 def test_a_dry_run_finds_out_that_the_name_is_taken(run: Run, fake: Fake, example: Any) -> None:
     path = example()
     assert run("job", "submit", "-f", path, "--dry-run").code == 0
