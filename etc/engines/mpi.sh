@@ -1,5 +1,5 @@
 #!/bin/bash
-# MPI for the tests: Debian's OpenMPI without a compiler. Test programs load its library (tests/slurm/support/mpi_ring.py).
+# MPI for the tests: Debian's OpenMPI without a compiler. Test programs load its library (etc/examples/openpai/code/ring.py).
 #
 #   mpi.sh install   install openmpi-bin if it is missing (together with Slurm: slurm.sh install slurm mpi)
 #   mpi.sh check     1 and a sentence if it is not installed

@@ -17,13 +17,16 @@ from typing import Any
 
 import pytest
 from cli_session import types
+from copied_mpi import copied_mpi
 from docker_hosts import BASE, Host, Hosts, sites
+from engine_scripts import Refused, Script
 from image_registry import Registry
 from supervisor_process import UID, SupervisorProcess, texts_below, until
 
 from jobscribe.cli.submission.job_document import FileOptions, read_document
 from jobscribe.client.sync_client import Client, Job
 from jobscribe.schema.openpai.conversion import version_of
+from jobscribe.schema.text.reader import parse
 
 from .test_gangs import pushed
 
@@ -68,7 +71,7 @@ def site(pool: Hosts) -> Iterator[SupervisorProcess]:
 def submitted(client: Client, path: Path, text: str) -> Job:
     path.touch(0o600)
     path.write_text(text)
-    driver = "docker" if version_of(json.loads(text) if text[0] == "{" else {}) else ""
+    driver = "docker" if version_of(parse(text.encode(), path.name).data) else ""
     document, problems, _ = read_document(str(path), FileOptions(lambda: UID, driver=driver))
     assert document is not None and not problems, problems
     sent = client.submit_description(document.data, credentials=document.credentials)
@@ -124,6 +127,41 @@ def _check_files(site: SupervisorProcess, jid: str, run_dir: Path, tmp_path: Pat
     assert "in/notes" in types(site, "job", "put", jid, str(tmp_path / "notes"), "--to", "in")[0]
     assert (run_dir / "in" / "notes").read_text() == "by hand\n"
     assert (run_dir / "in" / "notes").stat().st_uid == run_dir.stat().st_uid
+
+
+def test_ranks_of_mpi_start_over_ssh_in_all_tasks(
+    site: SupervisorProcess, host_a: Host, tmp_path: Path
+) -> None:
+    """The example with MPI, with this machine's OpenMPI in the user's folder instead of the image."""
+    try:
+        Script("mpi", {})("check")
+    except Refused as e:
+        pytest.skip(str(e))
+    host_a.docker("import", f"{CACHE}/sshd.tar", SSHD)
+    folder = Path(site.root) / "user" / UID
+    with Client.from_root(site.root, uid=UID) as client:
+        assert client.run(["true"]).wait(timeout=60).state == "completed"
+        shutil.copytree(EXAMPLES / "code", folder / "mpi" / "code")
+        variables = copied_mpi(folder / "mpi")
+        for path in (folder / "mpi").rglob("*"):
+            os.chown(path, folder.stat().st_uid, folder.stat().st_gid)
+        text = (EXAMPLES / "ring.json").read_text()
+        text = text.replace("/srv/sums", f"{folder}/mpi").replace(
+            "registry.example.org/openmpi:1", SSHD
+        )
+        text = text.replace("echo master-0", f". {variables}; echo master-0")
+        text = text.replace('"ring"', f'"ring-{secrets.token_hex(4)}"')
+        job = submitted(client, tmp_path / "ring.json", text)
+        run_dir = folder.joinpath("command", *job.jid.split("-")[1:])
+        over = job.wait(timeout=100)
+        errors = b"".join(p.data for p in job.logs("stderr", role="master", index=0))
+        assert over.state == "completed", (errors[-2000:], site.log()[-3000:])
+    ((ranks,),) = (list(run_dir.glob("Output/*/ranks")),)
+    assert sorted(ranks.read_text().splitlines()) == [
+        "rank 0 of 3 on master-0 had 4",
+        "rank 1 of 3 on worker-0 had 2",
+        "rank 2 of 3 on worker-1 had 4",
+    ]
 
 
 def test_images_are_pulled_with_the_credentials_of_the_job(

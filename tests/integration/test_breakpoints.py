@@ -173,7 +173,7 @@ def test_ranks_of_mpi_on_this_machine_stop_one_by_one(
     script = Path(jobscribe.__file__).parent / "etc/engines/mpi.sh"
     if subprocess.run([script, "check"], check=False).returncode:
         pytest.skip("mpirun is not installed")
-    ring = (script.parents[2] / "tests/slurm/support/mpi_ring.py").read_text()
+    ring = (script.parents[2] / "etc/examples/openpai/code/ring.py").read_text()
     program = ring.replace("print(", "breakpoint()\nprint(")
     start = (
         f'. /dev/stdin <<END\n$({script} env)\nEND\nexec mpirun -n 3 --oversubscribe "$0" -c "$1"'

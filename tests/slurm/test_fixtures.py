@@ -362,7 +362,7 @@ def test_ranks_of_an_mpi_job_on_two_nodes(slurm: Slurm, hpc_users: Users) -> Non
     except Refused as e:
         pytest.skip(str(e))
     path, program = hpc_users.home("alice") / "ring", hpc_users.home("alice") / "mpi_ring.py"
-    program.write_bytes((ROOT / "tests" / "slurm" / "support" / "mpi_ring.py").read_bytes())
+    program.write_bytes((ROOT / "etc/examples/openpai/code/ring.py").read_bytes())
     text = mpi("env") + f"mpirun /usr/bin/python3 {program}\n"
     job = slurm.submit(
         hpc_users,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from debugging_user import Debugger
-from engine_scripts import Refused, Script
+from engine_scripts import ROOT, Refused, Script
 from login_nodes import Users
 from shell_user import client_of
 from slurm_cluster import Slurm
 from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site
 from supervisor_process import fresh_nap, jid_of, until
 
-RING = (Path(__file__).resolve().parent / "support" / "mpi_ring.py").read_text()
+RING = (ROOT / "etc/examples/openpai/code/ring.py").read_text()
 STOPS = RING.replace("print(", "breakpoint()\nprint(")
 #: Every rank passes the number on and waits for the others, forever. Ranks 0 report each round.
 LONG = (

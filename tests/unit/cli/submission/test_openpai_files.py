@@ -30,7 +30,7 @@ def example(tmp_path: Path) -> Any:
     return example
 
 
-@pytest.mark.parametrize("name", ["sums.json", "sums.yaml"])
+@pytest.mark.parametrize("name", ["sums.json", "sums.yaml", "ring.json"])
 def test_the_examples_are_right(run: Run, example: Any, name: str) -> None:
     ended = run("job", "lint", example(name))
     assert (ended.code, ended.out) == (0, "")

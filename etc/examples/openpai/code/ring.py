@@ -1,5 +1,5 @@
 """An MPI program without a compiler: the ranks pass a number in a ring and print their rank and
-node. Run as `mpirun python3 mpi_ring.py`.
+node. Run as `mpirun python3 ring.py`.
 """
 
 import ctypes
