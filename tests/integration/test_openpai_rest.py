@@ -320,6 +320,8 @@ def test_a_virtual_cluster_is_a_queue(pai: PaiClient) -> None:
     ((name, cluster),) = pai.ask("GET", "/api/v1/virtual-clusters")[1].items()
     assert name == "default" and cluster["capacity"] == 50.0  # the other one is not for this user
     assert cluster["resourcesTotal"]["vCores"] == 4
+    assert (cluster["maxCapacity"], cluster["state"]) == (100.0, "running")
+    assert cluster["resourcesUsed"].keys() == {"memory", "vCores", "GPUs"}
     assert pai.ask("GET", "/api/v1/virtual-clusters/default")[1].keys() == cluster.keys()
 
 

@@ -22,9 +22,11 @@ def all_clusters(h: Handler) -> dict[str, Any]:
     queues = h.runs.engine.policy.queues.all
     total, uses = _resources(h), _uses(h)
     shares = sum(q.share for q in queues.values())
+    capacities = {name: round(100 * q.share / shares, 2) for name, q in queues.items()}
     return {
         name: {
-            "capacity": round(100 * queue.share / shares, 2),
+            "capacity": capacities[name],
+            "maxCapacity": 100.0 if queue.borrow else capacities[name],
             "usedCapacity": _percent(uses[name]["vCores"], total["vCores"]),
             "numActiveJobs": uses[name]["jobs"],
             "numJobs": uses[name]["jobs"],
@@ -33,6 +35,7 @@ def all_clusters(h: Handler) -> dict[str, Any]:
             "resourcesTotal": {k: v * queue.share / shares for k, v in total.items()},
             "resourcesUsed": {k: uses[name][k] for k in total},
             "dedicated": bool(queue.users or queue.plans),
+            "state": "running",
             "status": "RUNNING",
         }
         for name, queue in queues.items()
