@@ -14,7 +14,7 @@ from .values import scalar
 _TEMPLATE = re.compile(r"<%(.*?)%>", re.DOTALL)
 _PARAMETER = re.compile(r"\$parameters((?:\.[A-Za-z0-9_-]+)+)")
 _SECRET = re.compile(r"\$secrets\.([A-Za-z_][A-Za-z0-9_]*)")
-_PREREQUISITE = re.compile(r"\$(data|script|output)\.(name|uri)(?:\[0\])?")
+_PREREQUISITE = re.compile(r"\$(data|script|output)\.([A-Za-z]+(?:\[[0-9]+\])?)")
 #: What ends a command of a shell, starts another one, or redirects its output.
 _SHELL = re.compile(r"[;&|`<>\n\r\0]|\$\(")
 _FORMS = "$parameters.NAME, $secrets.NAME, or $data.uri, $script.uri, $output.uri"
@@ -48,10 +48,15 @@ class Templates:
             value = self._parameter(found[1][1:], ())
         elif found := _PREREQUISITE.fullmatch(inner):
             known = self._prerequisites.get(f"{found[1]}.{found[2]}")
-            if known is None:
+            if known is None and f"{found[1]}.name" not in self._prerequisites:
                 raise InvalidForm(
                     f"the role has no {found[1]} for {quoted(match[0])}",
                     f"`{found[1]}` of the role",
+                )
+            if known is None:
+                raise InvalidForm(
+                    f"the {found[1]} of the role has no {quoted(found[2])}",
+                    "`name`, `uri`, `uri[0]`, `version`, `contributor` or `description`",
                 )
             value = known
         else:

@@ -15,6 +15,9 @@ from .task_script import code_name, folder_problem, is_local
 JOB_FILE = "job.json"
 ROLE_NAME = "a letter, then letters, digits or _, at most 32, because variables contain it"
 _PLUGINS = "com.microsoft.pai.runtimeplugin"
+_FOREVER = -2
+#: Parameters of the plugin `ssh` with which OpenPAI waits for the sshd of all tasks.
+_BARRIER = "sshbarrier"
 #: Commands that need root or another network.
 _FROM_OUTSIDE = re.compile(
     r"\b(?:(?:apt|apt-get|yum|dnf|apk|conda)\s+(?:-\S+\s+)*(?:update|install|add)\b"
@@ -34,6 +37,13 @@ def job_name(value: Any) -> str:
         raise InvalidForm("it contains ~, which separates the user from the job")
     if not isinstance(value, str):
         raise InvalidForm(f"it is {shown(value)}")
+    return value
+
+
+def retries(value: Any) -> Any:
+    """Return a number of retries, unless OpenPAI means a service with it."""
+    if value == _FOREVER:
+        raise InvalidForm("-2 restarts a job for ever, also after a success", "-1 to 1,000")
     return value
 
 
@@ -134,6 +144,13 @@ def put_ssh(draft: Draft, place: Place, options: Options) -> None:
             place.findings.warning(
                 path, "there is no sshd without containers", "`jobscribe job shell JOB`"
             )
+        for key in parameters:
+            if key not in ("jobssh", "userssh"):
+                why = "ssh waits up to half a minute for a task that starts"
+                if not str(key).startswith(_BARRIER):
+                    why = "jobscribe does not know it"
+                said = f"its {quoted(str(key))} has no effect: {why}"
+                place.findings.warning(path, said, "leave it out")
         if "userssh" in parameters:
             place.findings.warning(
                 path, "no port of a task is open to users", "`jobscribe job ssh JOB`"
@@ -182,6 +199,9 @@ def _plugins(place: Place, value: Any, path: str) -> Iterator[tuple[str, str]]:
         here = element(path, n)
         name = plugin.get("plugin") if isinstance(plugin, dict) else None
         parameters = plugin.get("parameters") if isinstance(plugin, dict) else None
+        for key in plugin if isinstance(plugin, dict) else ():
+            if key not in ("plugin", "parameters"):
+                place.findings.warning(member(here, str(key)), "it has no effect", "leave it out")
         if name == "teamwise_storage":
             names = parameters.get("storageConfigNames") if isinstance(parameters, dict) else None
             yield from _names(names, here)

@@ -21,6 +21,7 @@ from .values import (
     note_installs,
     put_gpu_type,
     put_ssh,
+    retries,
     scalar,
     storages,
 )
@@ -44,18 +45,11 @@ WORDS = {
 }
 #: OpenPAI keeps the container of a failed task for a week.
 _DEBUG = "7d"
-_FOREVER = -2
 _MEMORY = Annotated[
     int,
     msgspec.Meta(ge=100),
     Form("a whole number of MB", aliases=("memory", "memoryMb")),
 ]
-
-
-def _retries(value: Any) -> Any:
-    if value == _FOREVER:
-        raise InvalidForm("-2 restarts a job for ever, also after a success", "-1 to 1,000")
-    return value
 
 
 def _command(value: Any) -> str:
@@ -117,7 +111,7 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
     retry_count: Annotated[
         int,
         msgspec.Meta(ge=-1, le=1_000),
-        Form("a whole number, -1 for no limit, at most 1,000", _retries),
+        Form("a whole number, -1 for no limit, at most 1,000", retries),
     ] = 0
     job_envs: Annotated[
         dict[str, Any], Form("an object: NAME: value", aliases=("env", "environment"))
@@ -130,8 +124,8 @@ def draft_of(data: object, findings: Findings, options: Options) -> Draft:
     """Return the job description of a configuration. Records its problems."""
     place = Place(data, "", findings)
     keys, draft = convert(JobKeys, data, findings), Draft(WORDS)
-    retries = (keys.retry_count, "retryCount")
-    draft.put_common(keys.job_name, options, retries, keys.virtual_cluster, "virtualCluster")
+    tries = (keys.retry_count, "retryCount")
+    draft.put_common(keys.job_name, options, tries, keys.virtual_cluster, "virtualCluster")
     _variables(keys, draft, place)
     folders = _folders(keys, draft, place, options)
     _login(keys, draft, place, options)

@@ -9,7 +9,7 @@ from ...protocol.fields import InvalidForm
 from ...protocol.redaction import is_secret
 from ..fields import Findings, element, member, quoted
 from ..structs import Place, convert
-from . import task_script
+from . import callbacks, task_script
 from .draft import Draft, LocalPath, LoginSource, Options
 from .task_script import Folders
 from .templates import Templates
@@ -118,12 +118,16 @@ class _Roles:
                 )
             if each.auth is not None:
                 self._login(each.auth, member(path, "auth"))
-            for key, value in (("plugin", each.plugin), ("require", each.require)):
-                if value:
-                    self._findings.error(
-                        member(path, key), "jobscribe has no plugins", "its commands in `commands`"
-                    )
-            if each.failure_policy:
+            if each.plugin not in ("", callbacks.PLUGIN):
+                self._findings.error(
+                    member(path, "plugin"),
+                    f"jobscribe has no plugins but {callbacks.PLUGIN}",
+                    "its commands in `commands`",
+                )
+            for m, name in enumerate(each.require):
+                if name not in [p.name for p in self._keys.prerequisites]:
+                    self._missing(element(member(path, "require"), m), name)
+            if each.failure_policy and not each.callbacks:
                 self._findings.warning(
                     member(path, "failurePolicy"), "it has no effect", "leave it out"
                 )
@@ -266,26 +270,24 @@ class _Roles:
         ):
             if (found := self._prerequisite(wanted, type_, type_, here)) is not None:
                 parts[type_] = found
+        named = {known: found for (_, known), found in self._known.items()}
         for n, wanted in enumerate(role.prerequisites):
-            if not any(wanted == known for _, known in self._known):
-                self._findings.error(
-                    element(member(here.path, "prerequisites"), n),
-                    f"there is no prerequisite {quoted(wanted)}",
-                    "the name of a prerequisite",
+            if wanted not in named:
+                self._missing(element(member(here.path, "prerequisites"), n), wanted)
+            elif not named[wanted][0].callbacks:
+                self._findings.warning(
+                    member(here.path, "prerequisites"),
+                    f"{quoted(wanted)} has no effect here: it has no `callbacks`",
+                    "`dockerImage`, `data`, `output` or `script`",
                 )
-        if role.prerequisites:
-            self._findings.warning(
-                member(here.path, "prerequisites"),
-                "it has no effect: jobscribe has no plugins",
-                "`dockerImage`, `data`, `output` or `script`",
-            )
-        uris = {type_: self._uri(each, path) for type_, (each, path) in parts.items()}
-        known = {f"{type_}.uri": uri for type_, uri in uris.items()}
-        known |= {f"{type_}.name": each.name for type_, (each, _) in parts.items()}
+        uris, known = self._values(parts)
         templates = Templates(self._keys.parameters, self._secrets, known)
         extra = self._deployment.get(name, DeploymentRoleKeys())
         deployed = member(member(self._deployed_at, "taskRoles"), name)
-        lines = {
+        around = callbacks.around(
+            role.prerequisites, named, lambda line, path: self._rendered(templates, line, path)
+        )
+        lines = around.before | {
             element(path, n): self._rendered(templates, line, element(path, n))
             for path, block in (
                 (member(deployed, "preCommands"), extra.pre_commands),
@@ -294,6 +296,7 @@ class _Roles:
             )
             for n, line in enumerate(block)
         }
+        lines |= around.after
         for path, line in lines.items() if self._options.containers else ():
             note_installs(self._findings, path, line)
         folders = Folders(
@@ -312,9 +315,27 @@ class _Roles:
             f"{before}set -o errexit\n" + "\n".join(lines.values()) if any(lines.values()) else ""
         )
 
-    def _uri(self, each: PrerequisiteKeys, path: str) -> str:
+    def _values(
+        self, parts: Mapping[str, tuple[PrerequisiteKeys, str]]
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the addresses of prerequisites by type, and the values of their templates."""
+        uris: dict[str, str] = {}
+        known: dict[str, str] = {}
+        for type_, (each, path) in parts.items():
+            known |= {f"{type_}.{key}": text for key, text in callbacks.texts(each).items()}
+            all_ = [each.uri] if isinstance(each.uri, str) else each.uri
+            for n, text in enumerate(all_):
+                known[f"{type_}.uri[{n}]"] = self._uri(text, path)
+            uris[type_] = known[f"{type_}.uri"] = known.get(f"{type_}.uri[0]", "")
+        return uris, known
+
+    def _missing(self, path: str, name: str) -> None:
+        said = f"there is no prerequisite {quoted(name)}"
+        self._findings.error(path, said, "the name of a prerequisite")
+
+    def _uri(self, uri: str, path: str) -> str:
         try:
-            text = Templates(self._keys.parameters, {}).rendered(_first(each), shell=False)
+            text = Templates(self._keys.parameters, {}).rendered(uri, shell=False)
         except InvalidForm as e:
             self._once(member(path, "uri"), e)
             return ""

@@ -8,7 +8,7 @@ from ...protocol.fields import Form, InvalidForm
 from ...protocol.ids import Role
 from ...protocol.jobs.roles import MAX_ROLES, Cores, Gpus, Mib, PortCount, TaskCount
 from ..fields import shown
-from .values import ROLE_NAME
+from .values import ROLE_NAME, retries
 
 _NAME = Annotated[
     str,
@@ -58,7 +58,15 @@ class AuthKeys(_Keys, frozen=True, kw_only=True):
     registryuri: Any = None
 
 
+class CallbackKeys(_Keys, frozen=True, kw_only=True):
+    event: Annotated[Literal["taskStarts", "taskSucceeds"], Form("`taskStarts` or `taskSucceeds`")]
+    commands: tuple[str, ...] = ()
+
+
 class PrerequisiteKeys(_Keys, frozen=True, kw_only=True):
+    """protocol_version, version, contributor and description are for people and templates."""
+
+    protocol_version: Annotated[int, Form("2", _version)] = 2
     name: _NAME
     type: Literal["dockerimage", "data", "script", "output"]
     uri: Annotated[str | tuple[str, ...], Form("a text, or a list of texts")] = ""
@@ -67,8 +75,9 @@ class PrerequisiteKeys(_Keys, frozen=True, kw_only=True):
     contributor: Any = None
     description: Any = None
     plugin: str = ""
+    callbacks: tuple[CallbackKeys, ...] = ()
     require: tuple[str, ...] = ()
-    failure_policy: str = ""
+    failure_policy: Annotated[Literal["", "ignore", "fail"], Form("`ignore` or `fail`")] = ""
 
 
 class CompletionKeys(_Keys, frozen=True, kw_only=True):
@@ -141,7 +150,9 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
         ],
         Annotated[Secret, Form(SECRET_FORM, _secret)],
     ] = {}
-    job_retry_count: Annotated[int, msgspec.Meta(ge=-1, le=1_000)] = 0
+    job_retry_count: Annotated[
+        int, msgspec.Meta(ge=-1, le=1_000), Form("a whole number, -1 for no limit", retries)
+    ] = 0
     task_roles: Annotated[
         dict[_ROLE, RoleKeys],
         msgspec.Meta(min_length=1, max_length=MAX_ROLES),

@@ -143,7 +143,7 @@ def test_every_key_is_converted() -> None:
         ({k: v for k, v in JOB.items() if k != "protocolVersion"}, "protocolVersion", "missing"),
         ({**JOB, "name": "a~b"}, "name", "it is the text"),
         ({**JOB, "type": "data"}, "type", "it is the text"),
-        ({**JOB, "jobRetryCount": -2}, "jobRetryCount", "it is -2"),
+        ({**JOB, "jobRetryCount": -2}, "jobRetryCount", "-2 restarts a job for ever"),
         ({**JOB, "taskRoles": {}}, "taskRoles", "0 keys"),
         ({**JOB, "taskRoles": {"_a": ROLE}}, "taskRoles._a", "not a valid name"),
         ({**JOB, "task": 1}, "task", "unknown key"),
@@ -202,6 +202,22 @@ def test_every_key_is_converted() -> None:
             "prerequisites[1].uri",
             "`..`",
         ),
+        (
+            {**JOB, "prerequisites": [IMAGE, {"name": "s", "type": "script", "require": ["no"]}]},
+            "prerequisites[1].require[0]",
+            "no prerequisite",
+        ),
+        (
+            {**JOB, "prerequisites": [{**IMAGE, "callbacks": [{"event": "taskFails", "commands": ["a"]}]}]},
+            "prerequisites[0].callbacks[0].event",
+            "it is the text",
+        ),
+        (
+            {**commands("<% $data.uri[1] %>"), "prerequisites": [IMAGE, {"name": "d", "type": "data", "uri": ["/a"]}],
+             "taskRoles": {"main": {**ROLE, "data": "d", "commands": ["<% $data.uri[1] %>"]}}},
+            "taskRoles.main.commands[0]",
+            'has no "uri[1]"',
+        ),
         # templates
         (commands("<% $parameters.no %>"), "taskRoles.main.commands[0]", "no parameter"),
         (commands("a", "<% x %>"), "taskRoles.main.commands[1]", "not a template"),
@@ -244,6 +260,76 @@ def test_every_key_is_converted() -> None:
 def test_each_problem_is_named_at_its_key(job: object, path: str, problem: str) -> None:
     (found,) = problems(job)
     assert (found.path, problem in found.problem) == (path, True), found
+
+
+def test_commands_of_prerequisites_run_around_those_of_the_role() -> None:
+    """Those that others require come first, and at the end last. With `ignore` they may fail."""
+    plugin = {"plugin": "com.microsoft.pai.runtimeplugin.cmd", "protocolVersion": 2}
+
+    def callback(event: str, *lines: str) -> dict[str, Any]:
+        return {"event": event, "commands": list(lines)}
+
+    prerequisites = [
+        {**IMAGE, "protocolVersion": 2},
+        {
+            **plugin,
+            "name": "tools",
+            "type": "script",
+            "callbacks": [callback("taskStarts", "a1", "a2"), callback("taskSucceeds", "z")],
+        },
+        {
+            **plugin,
+            "name": "set",
+            "type": "data",
+            "require": ["tools", "set"],
+            "failurePolicy": "ignore",
+            "callbacks": [callback("taskStarts", "get <% $parameters.n %>")],
+        },
+        {
+            "name": "git",
+            "type": "script",
+            "uri": "example.org/x",
+            "version": 1.5,
+            "contributor": "ann",
+        },
+        {"name": "d", "type": "data", "uri": ["https://a/1", "https://a/2"]},
+    ]
+    line = (
+        "run <% $script.name %> <% $script.version %> <% $script.contributor %> <% $data.uri[1] %>"
+    )
+    role = {
+        **ROLE,
+        "prerequisites": ["set", "tools"],
+        "script": "git",
+        "data": "d",
+        "commands": [line],
+    }
+    job = {
+        **JOB,
+        "parameters": {"n": 3},
+        "prerequisites": prerequisites,
+        "taskRoles": {"main": role},
+    }
+    found = converted(job)
+    (made,) = found.description.jobs[0].spec.roles
+    assert made.command[2].partition("set -o errexit\n")[2].splitlines() == [
+        "a1", "a2", "(", "get 3", ") || true", "run git 1.5 ann https://a/2", "z",
+    ]  # fmt: skip
+    assert [w.path for w in found.warnings] == ["prerequisites[4].uri"]
+
+
+def test_parameters_of_plugins_without_effect_are_warnings() -> None:
+    plugins = "com.microsoft.pai.runtimeplugin"
+    ssh = {"jobssh": True, "sshbarrier": True, "sshbarrierTimeout": 5, "other": 1}
+    job = {
+        **JOB,
+        "extras": {plugins: [{"plugin": "ssh", "parameters": ssh, "failurePolicy": "fail"}]},
+    }
+    said = [w.problem for w in converted(job).warnings]
+    assert [s.partition(" has no effect")[0] for s in said if s.startswith("its")] == [
+        'its "sshbarrier"', 'its "sshbarrierTimeout"', 'its "other"',
+    ]  # fmt: skip
+    assert [w.path for w in converted(job).warnings if w.path.endswith("failurePolicy")]
 
 
 @pytest.mark.parametrize(
