@@ -14,8 +14,9 @@ from .task_script import code_name, folder_problem, is_local
 #: The file that describes the job, in the directory of each task.
 JOB_FILE = "job.json"
 ROLE_NAME = "a letter, then letters, digits or _, at most 32, because variables contain it"
-_PLUGINS = "com.microsoft.pai.runtimeplugin"
+PLUGINS = "com.microsoft.pai.runtimeplugin"
 _FOREVER = -2
+_SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 #: Parameters of the plugin `ssh` with which OpenPAI waits for the sshd of all tasks.
 _BARRIER = "sshbarrier"
 #: Commands that need root or another network.
@@ -88,8 +89,8 @@ def check_folder(draft: Draft, place: Place, key: str, use: str, folder: str) ->
     return folder
 
 
-def storages(place: Place, options: Options) -> list[str]:
-    """Check `extras` and return the volumes that it names."""
+def storages(place: Place, options: Options, also: tuple[str, ...] = ()) -> list[str]:
+    """Check `extras` and return the volumes that it names. also: plugins that are read elsewhere."""
     volumes: list[tuple[str, str]] = []
     extras = place.data if isinstance(place.data, dict) else {}
     for path, key, value in _leaves(place.path, extras):
@@ -103,8 +104,8 @@ def storages(place: Place, options: Options) -> list[str]:
         path = member(place.path, str(key))
         if key == "storages":
             volumes += _names(value, path)
-        elif key == _PLUGINS:
-            volumes += _plugins(place, value, path)
+        elif key == PLUGINS:
+            volumes += _plugins(place, value, path, also)
         elif key == "gpuType":
             continue
         elif key == "gangAllocation":
@@ -127,11 +128,11 @@ def storages(place: Place, options: Options) -> list[str]:
 def put_ssh(draft: Draft, place: Place, options: Options) -> None:
     """Convert the plugin `ssh` of `extras`: with `jobssh: true`, tasks reach each other by ssh."""
     extras = place.data if isinstance(place.data, dict) else {}
-    plugins = extras.get(_PLUGINS)
+    plugins = extras.get(PLUGINS)
     for n, plugin in enumerate(plugins if isinstance(plugins, list) else []):
         if not isinstance(plugin, dict) or plugin.get("plugin") != "ssh":
             continue
-        path = element(member(place.path, _PLUGINS), n)
+        path = element(member(place.path, PLUGINS), n)
         parameters = plugin.get("parameters")
         parameters = parameters if isinstance(parameters, dict) else {}
         wanted = parameters.get("jobssh", False)
@@ -166,6 +167,12 @@ def note_image(findings: Findings, path: str, image: str) -> None:
     )
 
 
+def note_shell(findings: Findings, path: str, command: str) -> None:
+    """Warn of a command that is only a shell, which ends at once because it has no input."""
+    if command.strip() in _SHELLS:
+        findings.warning(path, "a shell without input ends at once", "`sleep infinity`")
+
+
 def note_installs(findings: Findings, path: str, command: str) -> None:
     """Warn of a command that gets programs or data from another network, which containers lack."""
     if (found := _FROM_OUTSIDE.search(command)) is not None:
@@ -194,11 +201,15 @@ def scalar_or_none(value: Any) -> str | None:
         return None
 
 
-def _plugins(place: Place, value: Any, path: str) -> Iterator[tuple[str, str]]:
+def _plugins(
+    place: Place, value: Any, path: str, also: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
     for n, plugin in enumerate(value if isinstance(value, list) else []):
         here = element(path, n)
         name = plugin.get("plugin") if isinstance(plugin, dict) else None
         parameters = plugin.get("parameters") if isinstance(plugin, dict) else None
+        if name in also:
+            continue
         for key in plugin if isinstance(plugin, dict) else ():
             if key not in ("plugin", "parameters"):
                 place.findings.warning(member(here, str(key)), "it has no effect", "leave it out")

@@ -19,6 +19,7 @@ from .values import (
     job_name,
     note_image,
     note_installs,
+    note_shell,
     put_gpu_type,
     put_ssh,
     retries,
@@ -225,6 +226,7 @@ def _roles(keys: JobKeys, draft: Draft, place: Place, folders: Folders, options:
             here.error("name", f"{first[role.name]} has the same name", "a unique name")
             continue
         _role(role, draft, here, before)
+        note_shell(place.findings, member(here.path, "command"), role.command)
         put_gpu_type(draft, place, role.name, keys.gpu_type, role.gpu_number)
         if options.containers:
             note_installs(place.findings, member(here.path, "command"), role.command)

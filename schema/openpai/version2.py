@@ -13,7 +13,15 @@ from . import callbacks, task_script
 from .draft import Draft, LocalPath, LoginSource, Options
 from .task_script import Folders
 from .templates import Templates
-from .values import check_folder, note_image, note_installs, put_gpu_type, put_ssh, storages
+from .values import (
+    check_folder,
+    note_image,
+    note_installs,
+    note_shell,
+    put_gpu_type,
+    put_ssh,
+    storages,
+)
 from .version2_keys import (
     SECRET_FORM,
     AuthKeys,
@@ -80,7 +88,8 @@ class _Roles:
         #: names of secrets that are passwords of images, and that commands contain
         self._in_auth: set[str] = set()
         self._in_commands: set[str] = set()
-        self._volumes = storages(place.within("extras"), options)
+        self._volumes = storages(place.within("extras"), options, also=("cmd",))
+        self._plugins = callbacks.command_plugins(place.within("extras"), keys.task_roles)
         put_ssh(self._draft, place.within("extras"), options)
         self._known = self._prerequisites()
         #: the path of the default deployment
@@ -284,9 +293,11 @@ class _Roles:
         templates = Templates(self._keys.parameters, self._secrets, known)
         extra = self._deployment.get(name, DeploymentRoleKeys())
         deployed = member(member(self._deployed_at, "taskRoles"), name)
-        around = callbacks.around(
-            role.prerequisites, named, lambda line, path: self._rendered(templates, line, path)
-        )
+        blocks = callbacks.of_prerequisites(role.prerequisites, named)
+        for plugin, path in self._plugins:
+            if not plugin.taskroles or name in plugin.taskroles:
+                blocks += callbacks.of_plugin(plugin, path)
+        around = callbacks.around(blocks, lambda line, path: self._rendered(templates, line, path))
         lines = around.before | {
             element(path, n): self._rendered(templates, line, element(path, n))
             for path, block in (
@@ -297,6 +308,8 @@ class _Roles:
             for n, line in enumerate(block)
         }
         lines |= around.after
+        for path, line in list(lines.items())[:1] if len(lines) == 1 else ():
+            note_shell(self._findings, path, line)
         for path, line in lines.items() if self._options.containers else ():
             note_installs(self._findings, path, line)
         folders = Folders(

@@ -58,9 +58,32 @@ class AuthKeys(_Keys, frozen=True, kw_only=True):
     registryuri: Any = None
 
 
+#: Events before and after the commands of a role, in the words of two versions of OpenPAI's runtime.
+STARTS, ENDS = ("taskStarts", "containerStarts"), ("taskSucceeds", "containerEnds")
+_POLICY = Annotated[Literal["", "ignore", "fail"], Form("`ignore` or `fail`")]
+
+
 class CallbackKeys(_Keys, frozen=True, kw_only=True):
-    event: Annotated[Literal["taskStarts", "taskSucceeds"], Form("`taskStarts` or `taskSucceeds`")]
+    event: Annotated[
+        Literal["taskStarts", "containerStarts", "taskSucceeds", "containerEnds"],
+        Form("`taskStarts` or `taskSucceeds`"),
+    ]
     commands: tuple[str, ...] = ()
+
+
+class CommandKeys(_Keys, frozen=True, kw_only=True):
+    callbacks: tuple[CallbackKeys, ...] = ()
+    pre_commands: tuple[str, ...] = ()
+    post_commands: tuple[str, ...] = ()
+
+
+class PluginKeys(_Keys, frozen=True, kw_only=True):
+    """The plugin `cmd` in `extras`. taskroles: for these roles only."""
+
+    plugin: str = "cmd"
+    parameters: CommandKeys = CommandKeys()
+    taskroles: tuple[str, ...] = ()
+    failure_policy: _POLICY = ""
 
 
 class PrerequisiteKeys(_Keys, frozen=True, kw_only=True):
@@ -77,7 +100,7 @@ class PrerequisiteKeys(_Keys, frozen=True, kw_only=True):
     plugin: str = ""
     callbacks: tuple[CallbackKeys, ...] = ()
     require: tuple[str, ...] = ()
-    failure_policy: Annotated[Literal["", "ignore", "fail"], Form("`ignore` or `fail`")] = ""
+    failure_policy: _POLICY = ""
 
 
 class CompletionKeys(_Keys, frozen=True, kw_only=True):

@@ -318,6 +318,12 @@ def test_what_needs_root_or_another_network_is_a_warning_in_containers(
     assert [w.path for w in found] == ["image"]
 
 
+def test_a_shell_alone_ends_at_once_which_is_a_warning() -> None:
+    said = "a shell without input ends at once"
+    assert warned(with_role(command="/bin/bash")) == [("taskRoles[0].command", said)]
+    assert warned(with_role(command="/bin/bash code/run.sh")) == []
+
+
 def test_a_gpu_type_is_that_of_the_roles_with_gpus() -> None:
     roles = [{**ROLE, "gpuNumber": 1}, {**ROLE, "name": "cpu", "gpuNumber": 0}]
     for more in ({"gpuType": "K80"}, {"extras": {"gpuType": "K80"}}):

@@ -191,7 +191,7 @@ def test_every_key_is_converted() -> None:
         ({**JOB, "deployments": [{"name": "a"}] * 2}, "deployments[1].name", "the same name"),
         ({**JOB, "defaults": {"deployment": "a"}}, "defaults.deployment", "no deployment"),
         (
-            {**JOB, "extras": {"com.microsoft.pai.runtimeplugin": [{"plugin": "cmd"}]}},
+            {**JOB, "extras": {"com.microsoft.pai.runtimeplugin": [{"plugin": "git"}]}},
             'extras["com.microsoft.pai.runtimeplugin"][0]',
             "no plugin",
         ),
@@ -217,6 +217,11 @@ def test_every_key_is_converted() -> None:
              "taskRoles": {"main": {**ROLE, "data": "d", "commands": ["<% $data.uri[1] %>"]}}},
             "taskRoles.main.commands[0]",
             'has no "uri[1]"',
+        ),
+        (
+            {**JOB, "extras": {"com.microsoft.pai.runtimeplugin": [{"plugin": "cmd", "taskroles": ["no"]}]}},
+            'extras["com.microsoft.pai.runtimeplugin"][0].taskroles[0]',
+            "no such role",
         ),
         # templates
         (commands("<% $parameters.no %>"), "taskRoles.main.commands[0]", "no parameter"),
@@ -309,13 +314,25 @@ def test_commands_of_prerequisites_run_around_those_of_the_role() -> None:
         "parameters": {"n": 3},
         "prerequisites": prerequisites,
         "taskRoles": {"main": role},
+        "extras": {
+            "com.microsoft.pai.runtimeplugin": [
+                {"plugin": "cmd", "parameters": {"callbacks": [callback("taskStarts", "b")]}},
+                {"plugin": "cmd", "taskroles": ["main"], "parameters": {"postCommands": ["y"]}},
+            ]
+        },
     }
     found = converted(job)
     (made,) = found.description.jobs[0].spec.roles
     assert made.command[2].partition("set -o errexit\n")[2].splitlines() == [
-        "a1", "a2", "(", "get 3", ") || true", "run git 1.5 ann https://a/2", "z",
+        "a1", "a2", "(", "get 3", ") || true", "b", "run git 1.5 ann https://a/2", "y", "z",
     ]  # fmt: skip
     assert [w.path for w in found.warnings] == ["prerequisites[4].uri"]
+    extras = job["extras"]["com.microsoft.pai.runtimeplugin"]  # type: ignore[index]
+    extras[0]["taskroles"] = ["other"]
+    job["taskRoles"]["other"] = ROLE  # type: ignore[index]
+    commands = [r.command[2] for r in converted(job).description.jobs[0].spec.roles]
+    assert [c.splitlines()[-1] for c in commands] == ["z", ROLE["commands"][-1]]
+    assert ["\nb\n" in c for c in commands] == [False, True]
 
 
 def test_parameters_of_plugins_without_effect_are_warnings() -> None:
