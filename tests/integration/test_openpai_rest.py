@@ -1,6 +1,7 @@
 """A client of OpenPAI, written from its REST documentation only, works with a real supervisor."""
 
 import json
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from loop_lag import check_lag
-from supervisor_process import SupervisorProcess, ended, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, ended, until
 
 USER, OTHER = "PaiUser1", "PaiUser2"
 JOB = """
@@ -46,6 +47,18 @@ taskRoles:
     resourcePerInstance: {cpu: 1, memoryMB: 128, gpu: 0}
     commands: ["echo failing", "exit <% $parameters.code %>"]
 defaults: {virtualCluster: default}
+"""
+
+
+#: Stands for NVIDIA's library on a machine with one GPU.
+NVML = """
+class NVMLError(Exception): pass
+def nvmlInit(): pass
+nvmlShutdown = nvmlInit
+def nvmlDeviceGetCount(): return 1
+def nvmlDeviceGetHandleByIndex(n): return n
+def nvmlDeviceGetUUID(handle): return "GPU-aaaa"
+def nvmlDeviceGetName(handle): return "Tesla K80"
 """
 
 
@@ -91,10 +104,14 @@ class PaiClient:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisorProcess]:
-    queues = tmp_path_factory.mktemp("queues") / "queues.yml"
+    folder = tmp_path_factory.mktemp("site")
+    queues = folder / "queues.yml"
     queues.write_text(f"queues: {{closed: {{users: [{OTHER}]}}}}\n")
+    (folder / "pynvml.py").write_text(NVML)
+    settings = ("resources.local_cpu=8", "resources.local_gpus=auto", f"queues.file={queues}")
     with ended(check_lag) as sites:
-        sites.append(SupervisorProcess(("resources.local_cpu=8", f"queues.file={queues}")))
+        env = {"PYTHONPATH": f"{folder}{os.pathsep}{PYTHON_PATH}"}
+        sites.append(SupervisorProcess(settings, env=env))
         sites[0].start()
         yield sites[0]
 
@@ -307,13 +324,26 @@ def test_errors_have_the_documented_codes(
     assert _head(site) == before  # nothing is stored
 
 
-def test_a_type_of_gpus_that_no_host_has_is_refused(pai: PaiClient) -> None:
-    job = JOB.replace('"gpuNumber": 0', '"gpuNumber": 1').replace(
-        '"image"', '"gpuType": "K80", "image"'
-    )
-    code, said = pai.ask("POST", f"/api/v1/user/{USER}/jobs?noImage=true", job)
+def test_a_type_of_gpus_is_that_of_a_host(pai: PaiClient) -> None:
+    def job(type_: str) -> str:
+        asks = JOB.replace('"gpuNumber": 0', '"gpuNumber": 1').replace('"taskNumber": 2,', "")
+        asks = asks.replace('"image"', f'"gpuType": "{type_}", "image"')
+        return asks.replace("count-to-three", "typed").replace(
+            "for i", "echo $CUDA_VISIBLE_DEVICES; for i"
+        )
+
+    jobs = f"/api/v1/user/{USER}/jobs"
+    code, said = pai.ask("POST", f"{jobs}?noImage=true", job("V100"))
     assert (code, said["code"]) == (400, "InvalidParametersError"), said
-    assert "GPUs of the type 'K80', which no host has; no host has GPUs" in said["message"]
+    assert "GPUs of the type 'V100', which no host has" in said["message"]
+    assert "Tesla K80" in said["message"]
+    code, said = pai.ask("POST", f"{jobs}?noImage=true", job("k80"))
+    assert code == 202, said
+    until(lambda: pai.state("typed") == "SUCCEEDED", "it succeeds")
+    (task,) = pai.job("typed")[1]["taskRoles"]["worker"]["taskStatuses"]
+    assert task["containerGpus"] == 1
+    log = urllib.parse.urlparse(task["containerLog"])
+    assert "GPU-aaaa" in pai.ask("GET", log.path)[1]
 
 
 def test_a_virtual_cluster_is_a_queue(pai: PaiClient) -> None:
