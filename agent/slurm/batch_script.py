@@ -358,7 +358,10 @@ def _gang(steps: tuple[Step, ...], request: BatchRequest, debug_secs: float | No
         ),
         f"step={quoted(chr(10).join(_STEP))}",
         "trap 'scancel --signal=USR1 \"$SLURM_JOB_ID\"' USR1",
-        *(_start_step(n, s, gpus=request.gpus, debug_secs=debug_secs) for n, s in enumerate(steps)),
+        *(
+            _start_step(n, s, len(steps), gpus=request.gpus, debug_secs=debug_secs)
+            for n, s in enumerate(steps)
+        ),
         *([] if debug_secs is None else [hold_script.pass_on_term(len(steps))]),
         "r=0",
         *(
@@ -370,12 +373,14 @@ def _gang(steps: tuple[Step, ...], request: BatchRequest, debug_secs: float | No
     ]
 
 
-def _start_step(n: int, step: Step, *, gpus: int | None, debug_secs: float | None) -> str:
+def _start_step(
+    n: int, step: Step, count: int, *, gpus: int | None, debug_secs: float | None
+) -> str:
     gres = f" --gres=gpu:{step.gpus}" if step.gpus else " --gres=none" if gpus else ""
     term, hold = "trap : TERM HUP", ""
     if debug_secs is not None:
         term = f"{hold_script.TERM}; trap : HUP"
-        hold = f"{hold_script.call(quoted(step.folder), debug_secs)}; "
+        hold = f"{hold_script.call(quoted(step.folder), debug_secs, count)}; "
     return (
         f'{{ {term}; srun $share --nodes=1 --ntasks=1 --cpus-per-task={step.cores} --mem=0{gres} --nodelist="$host_{n}" '
         f"--input=none --kill-on-bad-exit=0 --job-name={quoted(f'{step.token.role}-{step.token.index}')} "

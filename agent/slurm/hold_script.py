@@ -6,7 +6,9 @@ from .script_markers import HELD, RELEASE
 
 #: How the shell that may hold notes SIGTERM, from before the command on.
 TERM = "trap ended=1 TERM"
-#: `hold FOLDER SECS`: keep the allocation of a command that failed by itself. Not after SIGKILL,
+#: Steps whose holds together look as often as one does, so that a node has no load of them.
+_STEPS = 100
+#: `hold FOLDER SECS PAUSE`: keep the allocation of a command that failed by itself. Not after SIGKILL,
 #: because only Slurm knows whether memory ran out, and only at the end of the job; nor after a stop.
 #: Ends 10 s before the job's time limit, so that the script's own exit is Slurm's last word. A new
 #: list of the folder asks a network file system again, where a test of one name may be answered from
@@ -26,15 +28,17 @@ FUNCTION = (
     f'mv "$1/{HELD}.new" "$1/{HELD}"; }} 2>/dev/null || return 0',
     '  while [ -z "$ended" ] && [ "$(date +%s)" -lt "$until" ]; do',
     f'    for f in "$1"/{RELEASE}*; do [ ! -e "$1/{RELEASE}" ] || return 0; done',
-    "    sleep 1 & wait $!",
+    '    sleep "$3" & wait $!',
     "  done",
     "}",
 )
 
 
-def call(folder: str, secs: float) -> str:
-    """Return the call of the function. folder: a quoted word. The variable `c` keeps its value."""
-    return f"code=$c; hold {folder} {math.ceil(secs)}; c=$code"
+def call(folder: str, secs: float, steps: int = 1) -> str:
+    """Return the call of the function. folder: a quoted word. steps: of the job, each with a hold of
+    its own. The variable `c` keeps its value.
+    """
+    return f"code=$c; hold {folder} {math.ceil(secs)} {math.ceil(steps / _STEPS)}; c=$code"
 
 
 def pass_on_term(count: int) -> str:

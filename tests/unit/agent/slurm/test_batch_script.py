@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,15 @@ from jobscribe.agent.slurm.batch_script import (
     matches_token,
 )
 from jobscribe.agent.slurm.output_parser import Account, Row
-from jobscribe.agent.slurm.script_markers import FENCED, NO_SETUP, OVER, STARTED, parse_started
+from jobscribe.agent.slurm.script_markers import (
+    FENCED,
+    HELD,
+    NO_SETUP,
+    OVER,
+    RELEASE,
+    STARTED,
+    parse_started,
+)
 from jobscribe.protocol.clusters.batch import BatchRequest
 from jobscribe.protocol.clusters.cluster import Cluster
 from jobscribe.protocol.errors import Refusal
@@ -524,7 +533,11 @@ def test_a_job_can_be_interrupted(batch_site: Ground) -> None:
 
 
 def gang(
-    batch_site: Ground, commands: dict[tuple[str, int], str], tmp_path: Path, cores: int = 1
+    batch_site: Ground,
+    commands: dict[tuple[str, int], str],
+    tmp_path: Path,
+    cores: int = 1,
+    debug_secs: float | None = None,
 ) -> tuple[Path, list[Path]]:
     steps, folders = [], []
     for (role, index), text in commands.items():
@@ -555,6 +568,7 @@ def gang(
                 cluster=LAB,
                 deployment="lab",
                 time_limit_secs=60,
+                debug_secs=debug_secs,
             )
         )
     )
@@ -600,6 +614,31 @@ def test_tasks_of_a_gang_know_each_other_and_end_one_by_one(
         and sum("--nodelist=n2" in a for a in asked) == 1
     )
     assert batch_site.run(path).returncode == FENCED
+
+
+def test_each_failed_task_of_a_gang_is_held_and_released_alone(
+    batch_site: Ground, tmp_path: Path
+) -> None:
+    commands = {("ps", 0): "exit 3", ("w", 0): "exit 4", ("w", 1): "exit 0"}
+    path, folders = gang(batch_site, commands, tmp_path, debug_secs=600.0)
+
+    def until(true: Callable[[], bool]) -> None:
+        end = time.monotonic() + 30
+        while not true():
+            assert time.monotonic() < end and ran.poll() is None, ran.poll()
+            time.sleep(0.02)
+
+    with subprocess.Popen(batch_site.argv(path), env=batch_site.env, cwd="/") as ran:
+        until(
+            lambda: all((f / HELD).exists() for f in folders[:2]) and (folders[2] / OVER).exists()
+        )
+        assert not (folders[2] / HELD).exists()
+        (folders[1] / RELEASE).touch()
+        until(lambda: (folders[1] / OVER).exists())
+        assert not (folders[0] / OVER).exists()
+        (folders[0] / RELEASE).touch()
+        assert ran.wait(30) == 4
+    assert [(f / OVER).read_text() for f in folders] == ["3\n", "4\n", "0\n"]
 
 
 def test_where_there_is_no_room_tasks_share(batch_site: Ground, tmp_path: Path) -> None:
