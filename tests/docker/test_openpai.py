@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from cli_session import types
 from copied_mpi import copied_mpi
+from cutting_relay import check_cut_copies
 from docker_hosts import BASE, Host, Hosts, sites
 from engine_scripts import Refused, Script
 from image_registry import Registry
@@ -127,6 +128,8 @@ def _check_files(site: SupervisorProcess, jid: str, run_dir: Path, tmp_path: Pat
     assert "in/notes" in types(site, "job", "put", jid, str(tmp_path / "notes"), "--to", "in")[0]
     assert (run_dir / "in" / "notes").read_text() == "by hand\n"
     assert (run_dir / "in" / "notes").stat().st_uid == run_dir.stat().st_uid
+    token = site.post("token-create", uid=UID, name="files", scopes=["read", "control"])
+    check_cut_copies(site.url, token["secret"], UID, jid, tmp_path / "cut")
 
 
 def test_ranks_of_mpi_start_over_ssh_in_all_tasks(

@@ -2,16 +2,14 @@
 connection that breaks.
 """
 
-import contextlib
 import hashlib
 import json
 import os
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cutting_relay import Relay
 from supervisor_process import UID, SupervisorProcess, jid_of, shell, until
 
 from jobscribe.client.api.errors import ClientError
@@ -30,57 +28,6 @@ def site() -> Iterator[SupervisorProcess]:
     finally:
         left = site.end()
     assert left == {}
-
-
-class Relay:
-    """A proxy that cuts connections. cut_after: bytes in one direction, for each cut to come."""
-
-    def __init__(self, url: str) -> None:
-        host, _, port = url.removeprefix("http://").partition(":")
-        self._to = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._ends: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._serve, daemon=True)]
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self.cut_after: list[int] = []
-        self.passed = 0
-        self._threads[0].start()
-
-    def close(self) -> None:
-        for end in (self._listener, *self._ends):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(10)
-        for end in (self._listener, *self._ends):
-            end.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(self._to)
-            for pair in ((near, far), (far, near)):
-                self._ends.append(pair[0])
-                self._threads.append(threading.Thread(target=self._pump, args=pair, daemon=True))
-                self._threads[-1].start()
-
-    def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        count = 0
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-                count += len(data)
-                self.passed += len(data)
-                if self.cut_after and count > self.cut_after[0]:
-                    del self.cut_after[0]
-                    break
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()  # a sender that is not read gets a reset instead of waiting
 
 
 @pytest.fixture

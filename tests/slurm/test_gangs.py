@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cutting_relay import check_cut_copies
 from dap_client import attached_ide
 from debugging_user import waiting_stop
 from engine_scripts import ROOT
@@ -284,6 +285,8 @@ def test_a_configuration_of_openpai_runs_and_its_files_come_and_go(
     there = Path(observed.site.post("run-status", uid=ALICE, computeJid=jid)["batch"]["runDir"])
     assert (there / "in" / "notes").read_text() == "by hand\n"
     assert (there / "in" / "notes").stat().st_uid == there.stat().st_uid
+    token = observed.site.post("token-create", uid=ALICE, name="files", scopes=["read", "control"])
+    check_cut_copies(observed.site.url, token["secret"], ALICE, jid, tmp_path / "cut")
     # a type of GPUs is the business of Slurm
     file.write_text(
         json.dumps({**config, "jobName": "typed", "gpuType": "A100"}).replace(
