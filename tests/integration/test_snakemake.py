@@ -100,7 +100,7 @@ def test_six_rules_with_groups_and_a_failure(workflow: Workflow, site: Superviso
     assert ended.wait(END_SECS) == 1, workflow.text()
     assert workflow.starts() == sorted(
         ["make", "make", "upper", "upper", "length", "length", "sum", "other"]
-    )
+    ), workflow.text()
     assert (workflow.folder / "sum").read_text().split() == ["2", "2"]
     assert "Error in rule other" in workflow.text()
     assert "SIGSEGV" in workflow.text()

@@ -4,6 +4,7 @@ A job is a run with a stable id. All runs of a workflow are one group, so one re
 states of all. Connections and records are in the other modules.
 """
 
+import os
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -105,6 +106,11 @@ class Executor(RemoteExecutor):
         """End the thread that checks jobs, then the connections."""
         super().shutdown()
         self._runs.close()
+
+    def envvars(self) -> dict[str, str]:
+        """Return the variables for jobs. Earlier Snakemakes leave out those of `envvars:`."""
+        declared = {name: os.environ[name] for name in self.workflow.envvars if name in os.environ}
+        return {**declared, **super().envvars()}
 
     def get_job_exec_prefix(self, job: JobExecutorInterface) -> str:
         """Return the command that enters the workflow's folder."""
