@@ -6,7 +6,7 @@ from typing import Any
 
 import httpcore
 import pytest
-from supervisor_process import SupervisorProcess, shell, until
+from supervisor_process import SupervisorProcess, jid_of, shell, until
 
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright's Python package is not installed"
@@ -28,7 +28,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[SupervisorProcess]:
-    site = SupervisorProcess(web=True)
+    site = SupervisorProcess(("purge.after_secs=2", "purge.every_secs=0.2"), web=True)
     try:
         yield site.start()
     finally:
@@ -49,6 +49,7 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     run = shell("true", ann.uid)
     site.submit(run)
     site.wait(run)
+    purged_job(ann, f"/jobs/{jid_of(run)}")
     ann.open("/account")
     ann.until("main", "You have no valid token")
     ann.until(".tiles", r"Jobs ended\s+1")
@@ -102,6 +103,51 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     assert ann.troubles == []
     ann.close()
     other.close()
+
+
+def purged_job(ann: PagesUser, address: str) -> None:
+    """A link to a job whose files were removed: a sentence and a way on."""
+    ann.open(address)
+    ann.until(".page-head .state", "^cleared away$")
+    for tab in ("Files", "Log"):
+        ann.page.get_by_role("tab", name=tab).click()
+        ann.until("#tab-panel", "^Output and files of this job have been cleared away")
+    assert ann.page.get_by_role("button", name="Run again").is_visible()
+    assert ann.violations() == []
+
+
+def a_part_that_does_not_arrive(bob: PagesUser) -> None:
+    """A page whose file is lost once is shown all the same; one that is away says so."""
+    lost, away = 0, False
+
+    def lose(route: Any) -> None:
+        nonlocal lost
+        lost += 1
+        if lost == 1 or away:
+            route.abort()
+        else:
+            route.continue_()
+
+    bob.expected.append("/page-files/part-")
+    bob.page.route(re.compile("/page-files/part-"), lose)
+    bob.page.get_by_role("link", name="Queues", exact=True).click()
+    bob.until("h1", "^Queues and hosts$")
+    assert lost >= 1
+    bob.page.evaluate("() => sessionStorage.setItem('jobscribe-reloaded', String(Date.now()))")
+    away = True
+    bob.page.get_by_role("link", name="New job", exact=True).click()
+    bob.until("main [role=alert]", "A part of this page did not arrive")
+    bob.page.unroute_all()
+    bob.page.get_by_role("button", name="Load the page again").click()
+    bob.until("h1", "^New job$")
+    # without its first file a page has no program, and its document says how to go on
+    bob.page.route(re.compile("/page-files/main-.*js"), lambda route: route.abort())
+    bob.expected.append("/page-files/main-")
+    bob.page.reload()
+    bob.until("#app", "^This page is still loading. If it stays so, load it again.$")
+    bob.page.unroute_all()
+    bob.page.get_by_role("link", name="load it again").click()
+    bob.until("h1", "^New job$")
 
 
 _RECORD_SIGN_INS = """
@@ -200,5 +246,6 @@ def test_documentation_and_reference_are_found_by_words(
     bob.page.get_by_role("link", name="Site", exact=True).click()
     bob.until("article h1", "API reference: site")
     assert bob.violations() == []
+    a_part_that_does_not_arrive(bob)
     assert bob.troubles == []
     bob.close()

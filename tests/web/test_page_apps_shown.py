@@ -237,6 +237,11 @@ def test_it_can_be_used_by_keyboard_on_a_phone_in_the_dark(people: People, tmp_p
         assert darkest < 60, "dark where dark is wished"
     assert ann.violations() == []
     page.screenshot(path=tmp_path / "phone.png", full_page=True)
+    # a page opens at its beginning, although its tabs are below the first screen
+    page.reload()
+    ann.until(".log", r"frame +\d+ of 5000")
+    top = page.locator("#tab-log").bounding_box()
+    assert top is not None and top["y"] > 844 and page.evaluate("scrollY") == 0
     # the Tab key reaches every control in the order of reading
     reached: list[str] = []
     standing = """() => { const e = document.activeElement;

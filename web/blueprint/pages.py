@@ -16,6 +16,10 @@ from ...protocol.errors import Refusal
 from ..request import packed as packed_answers
 
 FILES = Path(__file__).parents[1] / "static" / "app"
+#: Shown if the program of the pages does not arrive (style.css).
+_LATE = (
+    '<p class="late">This page is still loading. If it stays so, <a href="">load it again</a>.</p>'
+)
 #: Addresses of pages, below the prefix of the blueprint.
 PAGES = (  # as in web/pages/src/navigation.ts
     *("/jobs", "/jobs/<path:rest>", "/submit"),
@@ -91,7 +95,7 @@ def document(options: PageOptions, base: str, uid: str) -> flask.Response:
         "<head>",
         *head,
         "</head>",
-        '<body><div id="app"></div><noscript><p>These pages need JavaScript.</p></noscript></body>',
+        f'<body><div id="app">{_LATE}</div><noscript><p>These pages need JavaScript.</p></noscript></body>',
         "</html>\n",
     ]
     answer = flask.Response("\n".join(lines), mimetype="text/html")

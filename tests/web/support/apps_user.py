@@ -34,7 +34,8 @@ class Picture(NamedTuple):
 class AppsUser(PagesUser):
     def new(self, title: str, **fields: Any) -> str:
         """Create a simulation of the app with this title and fill in its form. Return its id."""
-        self.page.goto(self.site.front + "/apps")
+        self.goto("/apps")
+        self.until(".apps", title)
         self.page.get_by_role("button", name=f"New simulation: {title}", exact=True).click()
         self.until("form.values", "Values")
         self.fill(**fields)

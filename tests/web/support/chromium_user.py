@@ -117,5 +117,6 @@ class ChromiumUser:
         try:
             text: str = until(look, f"{selector} shows {pattern!r}", secs)
         except pytest.fail.Exception as e:
-            pytest.fail(f"{e.msg}\n{self.page.url}\n{self.text('body')[:2000]}")
+            said = self.text("body")[:2000]
+            pytest.fail(f"{e.msg}\n{self.page.url}\n{self.troubles}\n{said}")
         return text

@@ -8,24 +8,24 @@ import "./account.css";
 import "./reading.css";
 import "./site.css";
 import { render } from "preact";
-import { LocationProvider, lazy, Route, Router } from "preact-iso";
+import { LocationProvider, Route, Router } from "preact-iso";
 import { followMe } from "./me.ts";
 import { SCOPE } from "./navigation.ts";
 import { JobsPage } from "./pages/jobs.tsx";
 import { Frame } from "./parts/frame.tsx";
+import { late } from "./parts/late.tsx";
 import { Empty, SignedOut } from "./parts/messages.tsx";
 import { path, site } from "./site.ts";
 
-const AppsPage = lazy(() => import("./pages/apps.tsx").then((m) => m.AppsPage));
-const SimulationPage = lazy(() => import("./pages/simulation.tsx").then((m) => m.SimulationPage));
-const AccountPage = lazy(() => import("./pages/account.tsx").then((m) => m.AccountPage));
-const DocsPage = lazy(() => import("./pages/docs.tsx").then((m) => m.DocsPage));
-const ReferencePage = lazy(() => import("./pages/reference.tsx").then((m) => m.ReferencePage));
-const JobPage = lazy(() => import("./pages/job.tsx").then((m) => m.JobPage));
-const QueuesPage = lazy(() => import("./pages/queues.tsx").then((m) => m.QueuesPage));
-const OperationsPage = lazy(() => import("./pages/operations.tsx").then((m) => m.OperationsPage));
-
-const SubmitPage = lazy(() => import("./pages/submit.tsx").then((m) => m.SubmitPage));
+const AppsPage = late(() => import("./pages/apps.tsx").then((m) => m.AppsPage));
+const SimulationPage = late(() => import("./pages/simulation.tsx").then((m) => m.SimulationPage));
+const AccountPage = late(() => import("./pages/account.tsx").then((m) => m.AccountPage));
+const DocsPage = late(() => import("./pages/docs.tsx").then((m) => m.DocsPage));
+const ReferencePage = late(() => import("./pages/reference.tsx").then((m) => m.ReferencePage));
+const JobPage = late(() => import("./pages/job.tsx").then((m) => m.JobPage));
+const QueuesPage = late(() => import("./pages/queues.tsx").then((m) => m.QueuesPage));
+const OperationsPage = late(() => import("./pages/operations.tsx").then((m) => m.OperationsPage));
+const SubmitPage = late(() => import("./pages/submit.tsx").then((m) => m.SubmitPage));
 
 function NotFound() {
   return (
@@ -67,5 +67,7 @@ function App() {
 }
 
 const root = document.getElementById("app");
+// the document says that it is still loading
+root?.replaceChildren();
 if (root) render(<App />, root);
 if (site.user) void followMe();

@@ -34,6 +34,8 @@ import type { LogPiece } from "../text/log_place.ts";
 
 /** Answers about a job that does not exist, is another user's, or whose id is invalid. */
 const MISSING = [400, 403, 404];
+/** What a job has no more after its files have been cleared away. */
+const GONE: Tab[] = ["log", "files", "debug"];
 const NO_TASKS: Task[] = [];
 const LABELS: Record<Tab, string> = {
   log: "Log",
@@ -163,6 +165,7 @@ function JobTab(props: {
   onChange: (change: Partial<JobView>) => void;
 }): JSX.Element {
   const { jid, view, status, tasks, log, onChange } = props;
+  if (status.state === "job_run_purged" && GONE.includes(view.tab)) return <Purged />;
   return (
     <>
       {view.tab === "log" && (
@@ -200,6 +203,15 @@ function JobTab(props: {
       {view.tab === "files" && <Files jid={jid} active={!status.over} view={view} />}
       {view.tab === "debug" && <Debug jid={jid} active={!status.over} view={view} tasks={tasks} />}
     </>
+  );
+}
+
+function Purged(): JSX.Element {
+  return (
+    <p class="pad soft">
+      Output and files of this job have been cleared away. “Run again” makes them anew; parameters,
+      events and usage are kept.
+    </p>
   );
 }
 

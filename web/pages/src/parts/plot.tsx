@@ -19,6 +19,7 @@ import {
   widened,
   xText,
 } from "../text/plot_data.ts";
+import { loaded } from "./late.tsx";
 import { colourOf, columns, options, type Shown } from "./plot_options.ts";
 import { Table } from "./table.tsx";
 
@@ -237,7 +238,7 @@ function useChart(plot: PlotData, shown: Shown, sync: string | undefined): Chart
     if (!place) return;
     let closed = false;
     let resize: ResizeObserver | undefined;
-    void import("uplot").then(({ default: UPlot }) => {
+    const draw = (UPlot: typeof import("uplot")): void => {
       if (closed) return;
       const made = new UPlot(
         options(
@@ -259,6 +260,9 @@ function useChart(plot: PlotData, shown: Shown, sync: string | undefined): Chart
         made.setSize({ width: place.clientWidth, height: place.clientHeight }),
       );
       resize.observe(place);
+    };
+    void loaded(() => import("uplot").then((m) => m.default)).then(draw, () => {
+      place.textContent = "The plot cannot be drawn: a part of this page did not arrive.";
     });
     return () => {
       closed = true;
