@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sim_database import Connection, Database, Route
+from sim_supervisor import Killed
 from sim_writer import LeasedStore, Writer, perform
 
 from jobscribe.db.postgres.lease_protocol import (
@@ -130,8 +131,6 @@ class Site:
         self._ended[supervisor.name] = self.sim.machine.home.boot_id
 
     def _lease_ended(self, supervisor: "Supervisor") -> None:
-        from sim_supervisor import Killed
-
         self.time.saw("a supervisor ended, for its lease had ended")
         raise Killed
 
