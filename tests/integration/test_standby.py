@@ -250,7 +250,7 @@ class Clients:
         """Check that the answers about each job are those of one job, in some order."""
         self.stop()
         told = [r for history in self.history.values() for r in history if r.end is not None]
-        assert len(told) > 50 and {r.state for r in told} >= {"pending", "completed", "canceled"}
+        assert len(told) > 20 and {r.state for r in told} >= {"pending", "completed"}
         for jid, history in self.history.items():
             assert violation(history) is None, (jid, violation(history))
         print(f"answers in an order: {len(told)} about {len(self.history)} jobs")

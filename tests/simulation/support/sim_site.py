@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sim_database import Connection, Database, Route
+from sim_supervisor import Killed
 from sim_writer import LeasedStore, Writer, perform
 
 from jobscribe.db.postgres.lease_protocol import (
@@ -51,15 +52,15 @@ SHARES = {
 }
 DISASTERS: dict[str, float] = {
     "the holder was frozen until its lease had ended": 8,
-    "the holder was frozen for a moment": 1,
+    "the holder was frozen for a moment": 2,
     "the holder was cut off from the database": 4,
-    "the holder was cut off while an answer was late": 3,
-    "all supervisors were cut off from the database": 1,
+    "the holder was cut off while an answer was late": 6,
+    "all supervisors were cut off from the database": 2,
     "the database was slow": 3,
     "the holder was killed": 4,
     "a standby was killed": 2,
-    "a standby was frozen": 1,
-    "the holder was told to stop": 1,
+    "a standby was frozen": 3,
+    "the holder was told to stop": 2,
 }
 COINCIDENCES = (
     *SHARES,
@@ -67,9 +68,7 @@ COINCIDENCES = (
     "another supervisor took over",
     "a lease was taken before its end, for its holder was dead",
     "a lease was taken after its end",
-    "a supervisor took its own lease again",
     "a supervisor ended, for its lease had ended",
-    "a supervisor found that it had lost its lease",
     "a commit was fenced",
     "a connection was lost during a commit that is in the log",
     "a connection was lost during a commit that is not in the log",
@@ -130,8 +129,6 @@ class Site:
         self._ended[supervisor.name] = self.sim.machine.home.boot_id
 
     def _lease_ended(self, supervisor: "Supervisor") -> None:
-        from sim_supervisor import Killed
-
         self.time.saw("a supervisor ended, for its lease had ended")
         raise Killed
 
@@ -269,6 +266,8 @@ class Site:
             )
         if done:
             self.at(s, "committed")
+        else:
+            self.time.saw("a commit was fenced")
         return done
 
     def look_up(self) -> None:

@@ -245,7 +245,6 @@ class Writer:
 
     def _committed(self, result: Any, go: Callable[[Any], None], group: CommitGroup) -> None:
         if result is False:
-            self.time.saw("a commit was fenced")
             if self.database.epoch == self.lease.epoch:
                 self.supervisor.site.sim.broken(
                     f"the log of {self.supervisor.name} was changed by another one"
