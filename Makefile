@@ -11,7 +11,7 @@ SEED ?= 0
 # BENCH_ARGS: arguments for tests/bench/run.py.
 BENCH_ARGS ?=
 # pure: folders with tests for `make check`.
-# fast: tests without engines, which compute more than they wait; four processes share their files.
+# fast: tests without engines, which compute more than they wait; six processes share their files.
 # real: tests that wait for engines, sites and deadlines more than they compute, the longest first;
 # tests/docker/conftest.py groups them. browsers: apart, because a browser reloads pages when Docker
 # adds a network interface. alone: tests that need a certain pid.
@@ -81,7 +81,7 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
 	export TEST_MEMORY="$$(etc/test_tmp.sh)"; \
-	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 4 --dist loadfile $(fast) $(PYTEST_ARGS); fast=$$?; \
+	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 6 --dist loadfile $(fast) $(PYTEST_ARGS); fast=$$?; \
 	$(python) -m pytest -n 6 --dist loadgroup $(real) $(addprefix --ignore=,$(browsers) $(alone)) $(PYTEST_ARGS); real=$$?; \
 	$(python) -m pytest -n 3 --dist loadfile $(browsers) $(PYTEST_ARGS); browsers=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
