@@ -1,5 +1,6 @@
 """A job stops at a breakpoint; its user debugs it from elsewhere, through supervisor and agent."""
 
+import contextlib
 import json
 import re
 import signal
@@ -149,6 +150,55 @@ def test_a_job_that_nobody_debugs_continues_and_output_is_bounded(
     again.type("c", "end")
     assert site.wait(flood)["exit"]["code"] == 0
     assert client.debug_list() == {"stops": [], "notes": []}
+
+
+#: A process that forks, one of multiprocessing by spawn, a thread, and another program, stop each.
+CHILDREN = """
+import multiprocessing, os, subprocess, sys, threading
+def stops(name):
+    breakpoint()
+    print(name, flush=True)
+if __name__ == "__main__":
+    forked = multiprocessing.get_context("fork").Process(target=stops, args=("forked",))
+    forked.start()
+    made = multiprocessing.get_context("spawn").Process(target=stops, args=("spawned",))
+    made.start()
+    thread = threading.Thread(target=stops, args=("thread",))
+    thread.start()
+    text = "breakpoint()\\nprint('program', flush=True)"
+    program = subprocess.Popen([sys.executable, "-c", text])
+    thread.join(); made.join(); forked.join()
+    sys.exit(program.wait() or made.exitcode or forked.exitcode)
+"""
+
+
+def test_child_processes_and_threads_stop_one_by_one(
+    site: SupervisorProcess, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "children.py").write_text(CHILDREN)
+    run = spec(
+        [sys.executable, str(tmp_path / "children.py")], env={"JOBSCRIBE_DEBUG": "breakpoint"}
+    )
+    site.submit(run)
+    jid = jid_of(run)
+
+    def stopped() -> list[Any] | None:
+        found = client.debug_list(jid)["stops"]
+        return found if len(found) == 4 else None
+
+    stops = until(stopped, "all stop", 60.0)
+    assert len({stop["pid"] for stop in stops}) == 4
+    names = list[str]()
+    for stop in stops:
+        debugger = Debugger(client, stop)
+        debugger.until("prompt")
+        names.append(debugger.type("p name if 'name' in dir() else 'program'").strip("'\n"))
+        debugger.type("c", "running")
+        with contextlib.suppress(ClientError):  # it ends with its process
+            debugger.close()
+    assert site.wait(run)["exit"]["code"] == 0
+    assert sorted(names) == ["forked", "program", "spawned", "thread"]
+    assert sorted(site.output(run).body.decode().split()) == sorted(names)
 
 
 @pytest.mark.soak("the test above, with 20 MB")
