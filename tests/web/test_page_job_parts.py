@@ -138,6 +138,9 @@ def test_the_tabs_of_a_job(ann: PagesUser, site: SupervisorProcess, tmp_path: Pa
     # parameters, tags, and a new job from them, whose problems are beside their fields
     page.get_by_role("button", name="Add tags").click()
     page.get_by_label("Tags, separated by spaces").fill("night gpu-test")
+    page.reload()  # what was typed is kept
+    page.get_by_role("button", name="Add tags").click()
+    assert page.get_by_label("Tags, separated by spaces").input_value() == "night gpu-test"
     page.get_by_role("button", name="Save").click()
     ann.until(".facts", r"Tags\s+gpu-test\s*night")
     page.get_by_role("tab", name="Parameters").click()

@@ -252,6 +252,9 @@ def test_an_administrator_sees_and_cancels_a_job_of_another_user(
     # the view gets a name, which another tab sees
     chief.page.get_by_role("button", name="Save this view …").click()
     chief.page.get_by_label("Name", exact=True).fill("jobs of cho")
+    chief.page.reload()  # what was typed is kept
+    chief.page.get_by_role("button", name="Save this view …").click()
+    assert chief.page.get_by_label("Name", exact=True).input_value() == "jobs of cho"
     chief.page.get_by_role("button", name="Save", exact=True).click()
     chief.page.goto(f"{site.front}/jobs")
     chief.page.get_by_role("link", name="jobs of cho").click()
