@@ -94,7 +94,7 @@ async def error_of(
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "PING_SECS", 0.1)
-    monkeypatch.setattr(engines, "PING_TIMEOUT_SECS", 1.0)
+    monkeypatch.setattr(engines, "PING_TIMEOUT_SECS", 5.0)
     monkeypatch.setattr(engines, "FIRST_RETRY_SECS", 0.05)
     monkeypatch.setattr(engines, "LAST_RETRY_SECS", 0.2)
     monkeypatch.setattr(engines, "CLOSE_SECS", 1.0)
