@@ -11,11 +11,12 @@ SEED ?= 0
 # BENCH_ARGS: arguments for tests/bench/run.py.
 BENCH_ARGS ?=
 # pure: folders with tests for `make check`.
-# fast: tests without engines, which compute more than they wait; six processes share their files.
+# fast: tests without engines, which compute more than they wait; four processes share their files,
+# those that take longest first.
 # real: tests that wait for engines, sites and deadlines more than they compute, the longest first;
 # tests/docker/conftest.py groups them. browsers: apart, because a browser reloads pages when Docker
 # adds a network interface. alone: tests that need a certain pid.
-fast = $(addprefix tests/,unit architecture contracts packaging simulation)
+fast = $(addprefix tests/,simulation packaging contracts unit architecture)
 real = $(addprefix tests/,docker slurm systemd chaos web site integration examples)
 browsers = $(addprefix tests/,web/test_page_apps_shown.py web/test_page_apps.py web/test_page_jobs.py web/test_page_job_parts.py web/test_page_submit.py web/test_page_account.py web/test_page_operations.py web/test_page_clusters.py examples/test_flask_site.py)
 alone = tests/chaos/test_kill_others.py
@@ -81,7 +82,7 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
 	export TEST_MEMORY="$$(etc/test_tmp.sh)"; \
-	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 6 --dist loadfile $(fast) $(PYTEST_ARGS); fast=$$?; \
+	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(fast) $(PYTEST_ARGS); fast=$$?; \
 	$(python) -m pytest -n 6 --dist loadgroup $(real) $(addprefix --ignore=,$(browsers) $(alone)) $(PYTEST_ARGS); real=$$?; \
 	$(python) -m pytest -n 3 --dist loadfile $(browsers) $(PYTEST_ARGS); browsers=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \

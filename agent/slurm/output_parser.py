@@ -259,7 +259,7 @@ def parse_usage(out: str) -> dict[str, JobUsage]:
         if match is None:
             continue
         user, system, peak, name = (f.strip() for f in fields[1:])
-        used = Used(parse_cpu_secs(user), parse_cpu_secs(system), parse_bytes(peak))
+        used = _measured(Used(parse_cpu_secs(user), parse_cpu_secs(system), parse_bytes(peak)))
         if match["step"] is None:
             jobs[match["job"]] = JobUsage(name, used, {})
         elif match["job"] in jobs:
@@ -267,16 +267,21 @@ def parse_usage(out: str) -> dict[str, JobUsage]:
     return {id_: u._replace(total=_sum(list(u.steps.values()), u.total)) for id_, u in jobs.items()}
 
 
+def _measured(used: Used) -> Used:
+    """Return the usage without the zeros that Slurm reports where it has not measured."""
+    if not used.user_secs and not used.system_secs:
+        used = used._replace(user_secs=None, system_secs=None)
+    return used._replace(peak_bytes=used.peak_bytes or None)
+
+
 def _sum(steps: list[Used], job: Used) -> Used:
-    """Return the usage of all steps. Slurm reports 0 where it has not measured."""
+    """Return the usage of all steps."""
     user = [s.user_secs for s in steps if s.user_secs is not None]
     system = [s.system_secs for s in steps if s.system_secs is not None]
-    peaks = [s.peak_bytes for s in (*steps, job) if s.peak_bytes]
+    peaks = [s.peak_bytes for s in (*steps, job) if s.peak_bytes is not None]
     in_user, in_system = job.user_secs, job.system_secs
     if user and system:
         in_user, in_system = sum(user), sum(system)
-    if not in_user and not in_system:
-        in_user = in_system = None
     return Used(in_user, in_system, max(peaks, default=None))
 
 

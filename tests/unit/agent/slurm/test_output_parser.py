@@ -188,6 +188,7 @@ def test_processor_time_is_the_sum_of_all_steps() -> None:
         "11.0|01:00:02|1-00:00:00|204800K|main-0",
         "12|00:01.000|00:00.001||js-b",
         "13|00:00:00|00:00:00||js-c",
+        "13.0|00:00:00|00:00:00|0|main-0",
         "14|INVALID||x|js|d",
         "no line of a job",
     )
@@ -196,7 +197,7 @@ def test_processor_time_is_the_sum_of_all_steps() -> None:
     assert used["11"].steps["0"] == (3602.0, 86_400.0, 204_800 << 10)
     assert used["11"].total == (3603.5, 86_400.251, 204_800 << 10)
     assert used["12"].total == (1.0, 0.001, None), "a job without steps of its own"
-    assert used["13"].total == (None, None, None), "a cluster that does not measure"
+    assert used["13"].total == used["13"].steps["0"] == (None, None, None), "it was not measured"
     assert used["14"].total == (None, None, None)
 
 
