@@ -76,12 +76,18 @@ def why_not(name: str) -> str:
     return ""
 
 
+#: Ports that were returned before: their servers may not listen yet.
+_given: set[int] = set()
+
+
 def free_ports(count: int) -> int:
-    """Return the first of `count` consecutive free ports, which no other xdist worker takes."""
+    """Return the first of `count` consecutive free ports, which no other caller takes."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 6
     while True:
         port = 29_000 + 500 * worker + random.randrange(500 - count)
-        if not any(_taken(port + n) for n in range(count)):
+        some = range(port, port + count)
+        if _given.isdisjoint(some) and not any(map(_taken, some)):
+            _given.update(some)
             return port
 
 
