@@ -5,6 +5,7 @@ Nothing here knows containers; callers pass their calls as functions of the clie
 """
 
 import asyncio
+import contextlib
 import random
 import threading
 import time
@@ -69,6 +70,8 @@ class HostEngine:
         self.version: str | None = None
         self.timings = LatencyHistogram()
         self._known = False
+        #: set when the host has answered, or has not answered, for the first time
+        self._asked = asyncio.Event()
         self._deployment, self._log, self._call_secs = deployment, log, call_secs
         self._on_state, self._on_event, self._on_sync = on_state, on_event, on_sync
         self._api = LEAST_API
@@ -89,6 +92,13 @@ class HostEngine:
             self._watch = asyncio.get_running_loop().create_task(
                 self._monitor(), name=f"docker-watch-{self.name}"
             )
+
+    async def is_up(self) -> bool:
+        """Return whether the host answers. After the start, wait until that is known."""
+        if not self._known:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), self._call_secs)
+        return self.up
 
     async def call(self, action: str, work: Callable[[Any], T], secs: float | None = None) -> T:
         """Run `work` with a client in a thread and return its result. Raises EngineError. what: the
@@ -284,6 +294,7 @@ class HostEngine:
         return date
 
     def _is_up(self) -> None:
+        self._asked.set()
         if not self.up or not self._known:
             self.up, self._known, self.detail, self.since = (
                 True,
@@ -295,6 +306,7 @@ class HostEngine:
             self._notify(self._on_state, self.name, True, self.detail)
 
     def _is_down(self, sentence: str) -> None:
+        self._asked.set()
         was, known = self.up, self._known
         self.up, self._known, self.detail = False, True, sentence
         events, self._events = self._events, None

@@ -189,7 +189,7 @@ class ContainerDebuggers:
         if record is None:
             raise Refusal("notFound", NOT_WAITING)
         engine = self._driver.engines.get(place.host)
-        if engine is None or not engine.up:
+        if engine is None or not await engine.is_up():
             raise Refusal("agentUnavailable", f"host {place.host} cannot be reached now")
         files = ContainerLedger(str(self._driver.root / "agent" / str(place)))
         session = _Session(op.token, op.name)

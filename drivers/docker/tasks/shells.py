@@ -106,7 +106,7 @@ class ContainerShells:
     async def _start(self, op: OpenShell, session: ShellSession) -> ExecTerminal:
         place, token = self._opening[op.shell_id], op.token
         engine = self._driver.engines.get(place.host)
-        if engine is None or not engine.up:
+        if engine is None or not await engine.is_up():
             raise Refusal("agentUnavailable", f"host {place.host} cannot be reached now")
         files = ContainerLedger(str(self._driver.root / "agent" / str(place)))
         try:

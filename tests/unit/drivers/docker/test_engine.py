@@ -758,3 +758,12 @@ async def test_what_is_no_docker_daemon_is_named() -> None:
     async with server, seen(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}") as s:
         e = await error_of(s)
         assert e.code == "refused" and "is not a Docker daemon" in e.sentence
+
+
+async def test_who_asks_right_after_the_start_waits_for_the_first_answer(
+    fake: FakeDocker, tmp_path: Path
+) -> None:
+    async with seen(fake.address, watch=True) as s:
+        assert not s.engine.up and await s.engine.is_up()
+    async with seen(f"unix://{tmp_path}/none", watch=True) as s:
+        assert not await s.engine.is_up() and s.states
