@@ -133,7 +133,7 @@ def test_a_breakpoint_in_a_container_without_a_network_is_reached(
     """The image's Python runs the job, with a profile, too. A plain run is reached by the agent in
     its container, a task with a container of its own by the driver.
     """
-    text = "y = 6\nbreakpoint()\nfor _ in range(5): sum(range(10**6))\nprint('result', y)"
+    text = "y = 6\nbreakpoint()\nfor _ in range(30): sum(range(10**6))\nprint('result', y)"
     env = {"JOBSCRIBE_DEBUG": "on-error"}
     plain = spec(["python3", "-c", text], env=env, profile="cpu")
     fails = ["python3", "-c", f"{text}\nraise ValueError('unlucky')"]
@@ -173,7 +173,7 @@ def test_a_breakpoint_in_a_container_without_a_network_is_reached(
 
 def test_tasks_in_containers_of_their_own_are_profiled(docker_site: SupervisorProcess) -> None:
     """Their processes record themselves; a tool that needs an agent is refused at submission."""
-    busy = "for _ in range(5): sum(range(10**6))\nprint('done')"
+    busy = "for _ in range(30): sum(range(10**6))\nprint('done')"
     tasks = [{"name": "a", "command": ["python3", "-c", busy], "image": BASE, "memoryMb": 64}]
     run = {**spec([]), "roles": [*tasks, {**tasks[0], "name": "b"}], "profile": "cpu"}
     docker_site.submit(run)
