@@ -46,7 +46,7 @@ _ACCEPTED = 16
 
 
 class Place(NamedTuple):
-    """What this process stands by with. site: has its claim. about: names its listeners."""
+    """The site of a standby supervisor, with its claim to the lease. about: names its listeners."""
 
     site: Site
     claim: Claim

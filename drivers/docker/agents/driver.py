@@ -128,7 +128,6 @@ class DockerDriver:
         self.places: PlaceProvider | None = None
         self._listeners: list[Listener] = []
         self._starters: dict[str, ContainerStarter] = {}
-        self._state_known = {h.name: asyncio.Event() for h in pool.hosts}
         self._start_queues: dict[AgentKey, list[asyncio.Lock]] = {}
         self._start_slots = {h.name: asyncio.Semaphore(STARTS_AT_ONCE) for h in pool.hosts}
         self._ended: dict[str, asyncio.Event] = {}
@@ -215,7 +214,7 @@ class DockerDriver:
                 state=FoundState.UNKNOWN,
                 detail="its handle names no container on a host of the pool",
             )
-        if self._state_known[engine.name].is_set() and not engine.up:
+        if engine.known.is_set() and not engine.up:
             return Found(
                 state=FoundState.UNKNOWN, detail=self._with_host(engine.name, engine.detail)
             )
@@ -301,10 +300,7 @@ class DockerDriver:
         engine = self.engines.get(host)
         if engine is None:
             raise Refusal("agentUnavailable", f"there is no host {host} in the pool")
-        if not engine.up:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._state_known[host].wait(), self.pool.call_secs)
-        if not engine.up:
+        if not await engine.is_up():
             raise Refusal("agentUnavailable", self._with_host(host, engine.detail))
         return engine
 
@@ -344,7 +340,6 @@ class DockerDriver:
     # ---- events of hosts
 
     def _state(self, host: str, up: bool, detail: str) -> None:
-        self._state_known[host].set()
         if not up:
             self.relays[host].invalidate()
         self.reporter.host(self.name, host, HostState.UP if up else HostState.DOWN, detail)

@@ -69,9 +69,8 @@ class HostEngine:
         self.since: float | None = None
         self.version: str | None = None
         self.timings = LatencyHistogram()
-        self._known = False
         #: set when the host has answered, or has not answered, for the first time
-        self._asked = asyncio.Event()
+        self.known = asyncio.Event()
         self._deployment, self._log, self._call_secs = deployment, log, call_secs
         self._on_state, self._on_event, self._on_sync = on_state, on_event, on_sync
         self._api = LEAST_API
@@ -95,9 +94,8 @@ class HostEngine:
 
     async def is_up(self) -> bool:
         """Return whether the host answers. After the start, wait until that is known."""
-        if not self._known:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), self._call_secs)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.known.wait(), self._call_secs)
         return self.up
 
     async def call(self, action: str, work: Callable[[Any], T], secs: float | None = None) -> T:
@@ -294,21 +292,16 @@ class HostEngine:
         return date
 
     def _is_up(self) -> None:
-        self._asked.set()
-        if not self.up or not self._known:
-            self.up, self._known, self.detail, self.since = (
-                True,
-                True,
-                f"host {self.name} answers",
-                time.time(),
-            )
+        self.known.set()
+        if not self.up:
+            self.up, self.detail, self.since = True, f"host {self.name} answers", time.time()
             self._log("docker host {} answers", self.name)
             self._notify(self._on_state, self.name, True, self.detail)
 
     def _is_down(self, sentence: str) -> None:
-        self._asked.set()
-        was, known = self.up, self._known
-        self.up, self._known, self.detail = False, True, sentence
+        was, known = self.up, self.known.is_set()
+        self.known.set()
+        self.up, self.detail = False, sentence
         events, self._events = self._events, None
         if events is not None:
             events.close()

@@ -29,7 +29,7 @@ NOTICE_SECS = 4.0
 
 
 class Database:
-    """It survives all supervisors. Each method is a statement, and atomic."""
+    """The simulated database, which survives all supervisors. Each method is one atomic statement."""
 
     def __init__(self, now: Callable[[], float], tables: MemoryStore) -> None:
         """now: its own clock."""

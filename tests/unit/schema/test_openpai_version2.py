@@ -268,7 +268,9 @@ def test_each_problem_is_named_at_its_key(job: object, path: str, problem: str) 
 
 
 def test_commands_of_prerequisites_run_around_those_of_the_role() -> None:
-    """Those that others require come first, and at the end last. With `ignore` they may fail."""
+    """Commands of required prerequisites run first at the start, and last at the end. With `ignore` a
+    failure of theirs does not count.
+    """
     plugin = {"plugin": "com.microsoft.pai.runtimeplugin.cmd", "protocolVersion": 2}
 
     def callback(event: str, *lines: str) -> dict[str, Any]:
