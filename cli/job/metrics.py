@@ -117,6 +117,7 @@ _COLUMNS = (
     _Column("PROCS", "processes", _count),
     _Column("GPU", "gpuPercent", _percent),
     _Column("GPU MEM", "gpuMemoryBytes", amount),
+    _Column("GPU PEAK", "peakGpuMemoryBytes", amount),
 )
 
 

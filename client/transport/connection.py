@@ -55,6 +55,13 @@ class Connection:
         request = messages.of_call(call, idle_secs)
         return self._repeat(lambda address: self._opened(address, request), call.at_once)
 
+    def relayed(self, call: Call, idle_secs: float) -> "Response":
+        """Return any answer before its body, also that of a refused request, whose status and body are
+        those of the server. Sent once. The caller must close it. Raises ClientError without an answer.
+        """
+        request = messages.of_call(call, idle_secs)
+        return self._opened(self.endpoint.located(), request, refusals=True)
+
     def upload(self, path: str, pieces: Iterable[bytes], size: int, idle_secs: float) -> bytes:
         """Send a body of `size` bytes, once. Return the successful answer.
 
@@ -145,13 +152,13 @@ class Connection:
                 return connection
             connection.close()
 
-    def _opened(self, address: Address, request: Request) -> "Response":
+    def _opened(self, address: Address, request: Request, *, refusals: bool = False) -> "Response":
         encoded = messages.encoded(request, address, self.endpoint.headers)
         connection = self._connection(address.url)
         try:
             answer = connection.handle_request(encoded)
             response = Response(self.endpoint, address.url, connection, answer)
-            if answer.status >= 300:
+            if answer.status >= 300 and not refusals:
                 raise from_reply(answer.status, response.read())
             return response
         except BaseException as e:
@@ -180,7 +187,7 @@ class Response:
     ) -> None:
         self._endpoint, self.url = endpoint, url
         self._connection, self._response = connection, response
-        self.headers = Headers(response.headers)
+        self.status, self.headers = response.status, Headers(response.headers)
 
     def __enter__(self) -> "Response":
         return self

@@ -30,6 +30,8 @@ MAX_LIVE = 100
 #: Random bytes for an id and for a secret.
 ID_BYTES, SECRET_BYTES = 8, 32
 PREFIX = "jst_"
+#: Status of a token in lists, if it is neither revoked nor expired.
+LIVE = "live"
 _TOKEN = re.compile(r"jst_([A-Za-z0-9]{8})_([A-Za-z0-9_-]{43})", re.ASCII)
 
 TokenId = Annotated[

@@ -24,6 +24,9 @@ ACTOR = "X-Jobscribe-Actor"
 #: Request header in which a front end, which holds the server secret, names its signed-in user: the
 #: request may do what this user's role allows.
 SIGNED_IN = "X-Jobscribe-Signed-In"
+#: Request header in which a front end that forwards requests states its own address, for links in the
+#: answer.
+PUBLIC_URL = "X-Jobscribe-Public-Url"
 
 
 class SiteHello(msgspec.Struct, frozen=True):

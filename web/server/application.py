@@ -24,9 +24,11 @@ from ..request import error_responses
 from ..request.context import FrontEndContext, as_json
 from ..sign_in.device_page import DevicePage
 from ..sign_in.login_sessions import SESSION_SECS, Sessions, key_of
+from ..sign_in.password_tokens import PasswordTokens
 from ..sign_in.session_list import SessionList
 from .cookie_sessions import SignedSessions, cookie_name
 from .development_login import SignIn
+from .openpai_rest import OpenPaiRest
 from .proxy_user import ProxyUser
 from .sign_in import add_sign_in, session_cookie
 from .user_ids import UserIds
@@ -99,12 +101,15 @@ def create_app(
     app.register_error_handler(Exception, _form_of_errors(log))
     app.after_request(_headers)
     site: FrontEndContext = app.extensions["jobscribe"]
+    issue: PasswordTokens | None = None
     if sign_in is not None:
         site.sign_ins = SessionList(sign_in.sessions, sign_in.token)
         _for_development(app, settings.root, secrets or (lambda: (source().token,)), sign_in)
     elif cookie is not None:
         site.sign_ins = SessionList(cookie.sessions, cookie.token)
-        add_sign_in(app, settings, cookie, site)
+        issue = add_sign_in(app, settings, cookie, site)
+    known = (lambda _: None) if server.uid_file is None else UserIds(server.uid_file).known
+    OpenPaiRest(site, issue, known, server.public_url).add_to(app)
     page = DevicePage(site, user, sign_in=sign_in is not None or cookie is not None)
     app.add_url_rule(f"/{PAGE}", "device_form", page.show, methods=["GET"])
     app.add_url_rule(f"/{PAGE}", "device_answer", page.answer, methods=["POST"])

@@ -10,9 +10,11 @@ from ...protocol.errors import Refusal
 from ...service.settings.settings import Settings
 from ...service.site.secret_files import read_secret
 from ..request.context import FrontEndContext
+from ..sign_in.attempt_limits import AttemptLimits
 from ..sign_in.login_sessions import Sessions
 from ..sign_in.password_check import PasswordCheck
 from ..sign_in.password_sign_in import PasswordSignIn
+from ..sign_in.password_tokens import PasswordTokens
 from ..sign_in.session_cookie import SessionCookie
 from ..sign_in.session_routes import SessionRoutes
 from .user_ids import UserIds
@@ -39,8 +41,11 @@ def session_cookie(settings: Settings) -> SessionCookie | None:
 
 def add_sign_in(
     app: flask.Flask, settings: Settings, cookie: SessionCookie, site: FrontEndContext
-) -> None:
-    """Add the routes of sign-in. Raises Refusal if a package is missing or a secret is unsafe."""
+) -> PasswordTokens | None:
+    """Add the routes of sign-in. Return what issues tokens for passwords, if this site checks some.
+
+    Raises Refusal if a package is missing or a secret is unsafe.
+    """
     s = settings.server
     assert s.uid_file is not None and s.public_url is not None
     uid_of = UserIds(s.uid_file).of
@@ -52,10 +57,12 @@ def add_sign_in(
     elif s.pam_service is not None:
         if importlib.util.find_spec("pamela") is None:
             raise _missing("pam", "server.pam_service", "pamela")
-        check = PasswordCheck(s.pam_service, site.log)
-        sign_in = PasswordSignIn(check, cookie, site, uid_of, s.public_url)
+        check, limits = PasswordCheck(s.pam_service, site.log), AttemptLimits()
+        sign_in = PasswordSignIn(check, cookie, site, uid_of, s.public_url, limits)
         app.add_url_rule("/sign-in", "sign_in_form", sign_in.form, methods=["GET"])
         app.add_url_rule("/sign-in", "sign_in", sign_in.sign_in, methods=["POST"])
+        return PasswordTokens(check, limits, site, uid_of)
+    return None
 
 
 def _add_openid(

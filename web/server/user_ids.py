@@ -54,6 +54,13 @@ class UserIds:
                 self._uids = self._given(name)
             return self._uids[name]
 
+    def known(self, name: str) -> str | None:
+        """Return the uid of a name; None if it has none. Raises Refusal("storageUnavailable")."""
+        with self._lock:
+            if name not in self._uids:
+                self._uids = self._read()
+            return self._uids.get(name)
+
     def name(self, uid: str) -> str | None:
         """Return the name of a uid; None if unassigned. Raises Refusal("storageUnavailable")."""
         with self._lock:

@@ -20,6 +20,7 @@ from ....protocol.api.requests import (
     TokenList,
     TokenRevoke,
 )
+from ....protocol.api.tokens import LIVE
 from ....protocol.errors import Refusal
 from ...access.authentication import Access
 from ...access.device_logins import DeviceLogin, DeviceLogins
@@ -155,7 +156,7 @@ async def audit(h: Handler) -> Any:
 def token_row(h: Handler, token: ApiToken) -> dict[str, Any]:
     """Return a token without its digest."""
     now = h.runs.now().wall
-    status = "live" if token.live(now) else "revoked" if token.revoked_at is not None else "expired"
+    status = LIVE if token.live(now) else "revoked" if token.revoked_at is not None else "expired"
     return {
         "id": token.id,
         "uid": token.uid,

@@ -1,17 +1,23 @@
 """Endpoints of `/api/v1`."""
 
+import re
 from typing import Any
 
 from ....protocol.errors import Refusal
+from ....protocol.wire.handshake import PUBLIC_URL
 from ..transport.request_handler import Handler
 from . import clusters, documents, jobs
 
 _BEARER = "Bearer "
+#: An address in the header PUBLIC_URL. Only links in the answer to its sender begin with it.
+_PUBLIC_URL = re.compile(
+    r"https?://[A-Za-z0-9_.:\[\]-]{1,300}(/[A-Za-z0-9_./~-]{0,300})?", re.ASCII
+)
 
 
 async def token(h: Handler) -> Any:
-    """Answer with the API token of the sender. A password is no way to get one: the body of an unknown
-    sender is never read.
+    """Answer with the API token of the sender. The front end answers requests with a name and a
+    password: the supervisor never reads the body of an unknown sender.
     """
     sender = h.principal
     if sender.token is None:
@@ -68,7 +74,8 @@ async def one(h: Handler) -> Any:
 
 def log_address(h: Handler, uid: str, name: str) -> str:
     """Return the address of the standard output of a task, with {role}, {index} and {attempt}."""
-    site = f"{h.request.protocol}://{h.request.host}"
+    given = h.request.headers.get(PUBLIC_URL, "")
+    site = given if _PUBLIC_URL.fullmatch(given) else f"{h.request.protocol}://{h.request.host}"
     path = f"/api/v2/jobs/{uid}~{name}/attempts/{{attempt}}/taskRoles/{{role}}/taskIndex/{{index}}"
     return f"{site}{path}/attempts/0/logs/stdout"
 
