@@ -16,7 +16,7 @@ from pathlib import Path
 from signal import Signals
 
 from ...protocol.errors import Refusal
-from ...protocol.ids import Token, execution_log_ids
+from ...protocol.ids import Token
 from ...protocol.jobs.debugging import NOT_WAITING, Stop, relay_command
 from ...protocol.jobs.stop_record import Record
 from ...protocol.wire.messages import (
@@ -29,41 +29,29 @@ from ...protocol.wire.messages import (
 )
 from ...runtime.child_processes import close_pipes, signal_group
 from ...runtime.log.logger import Log
+from ...runtime.shells.debug_sessions import DebugSession, DebugSessions
 from ..slurm import command_lines
 from . import records
 from .environment import sockets
 
 #: Sessions of one agent, and stops in one answer.
 MOST_SESSIONS, MOST_STOPS = 32, 500
-#: A session ends when its user asks for nothing for this time; a debugger has this long to answer
-#: the connection, and to take input (seconds).
-LEASE_SECS, HELLO_SECS, INPUT_SECS = 30.0, 20.0, 10.0
 _GONE_SECS = 1.0
 _JOB, _NODE = re.compile(r"[0-9_+]{1,32}\Z"), re.compile(r"[A-Za-z0-9._-]{1,255}\Z")
 
 
-class Session:
-    """One user and one debugger."""
+class Session(DebugSession):
+    """A connection on this machine, or one by a process that relays it."""
 
     def __init__(
         self,
-        token: Token,
-        name: str,
+        op: AttachDebugger,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         process: Process | None,
     ) -> None:
-        self.token, self.name = token, name
+        super().__init__(op.token, op.name)
         self._reader, self._writer, self._process = reader, writer, process
-        self._first, self._reading, self._writing = b"", False, False
-        self.lease: asyncio.TimerHandle | None = None
-
-    async def greeted(self) -> bool:
-        """Return whether the debugger has accepted the connection, which it says by output."""
-        with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(HELLO_SECS):
-                self._first = await self._reader.read(RELAY_BYTES)
-        return bool(self._first)
 
     async def trouble(self) -> str:
         """Return what the relay on the node said before it ended."""
@@ -74,28 +62,11 @@ class Session:
                 return (await self._process.stderr.read(2000)).decode("utf-8", "replace").strip()
         return ""
 
-    async def write(self, data: bytes) -> None:
-        """Raises OSError, TimeoutError, Refusal."""
-        if self._writing:  # otherwise input would pile up here
-            raise Refusal(
-                "conflict", "this session takes input already; send more after its answer"
-            )
-        self._writing = True
-        try:
-            self._writer.write(data)
-            async with asyncio.timeout(INPUT_SECS):
-                await self._writer.drain()
-        finally:
-            self._writing = False
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
+        await self._writer.drain()
 
-    async def read(self, limit: int, secs: float) -> bytes | None:
-        """Return output; nothing if there is none in time, None at the end."""
-        if self._reading:
-            raise Refusal("conflict", "this session is being read already")
-        if self._first:
-            data, self._first = self._first[:limit], self._first[limit:]
-            return data
-        self._reading = True
+    async def receive(self, limit: int, secs: float) -> bytes | None:
         try:
             async with asyncio.timeout(secs):
                 return await self._reader.read(limit) or None
@@ -103,13 +74,8 @@ class Session:
             return b""
         except OSError:
             return None
-        finally:
-            self._reading = False
 
     def close(self) -> None:
-        """Close the connection. The job waits for another one."""
-        if self.lease is not None:
-            self.lease.cancel()
         self._writer.close()
         if self._process is not None:
             signal_group(self._process, Signals.SIGKILL)
@@ -129,9 +95,9 @@ class Sessions:
         log: Log,
         environment: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        self._folder, self._log, self._environment = folder, log, environment
-        self._sessions: dict[str, Session] = {}
-        self._attaching: set[tuple[Token, str]] = set()
+        self._folder, self._environment = folder, environment
+        full = f"the agent has {MOST_SESSIONS} debugging sessions already"
+        self._sessions: DebugSessions[Session] = DebugSessions(log, MOST_SESSIONS, full)
 
     async def answer(self, op: ListStops | AttachDebugger | DebuggerIo) -> Stops | DebuggerOutput:
         """Raises Refusal."""
@@ -139,14 +105,13 @@ class Sessions:
             case ListStops():
                 return await asyncio.to_thread(self._list, op)
             case AttachDebugger():
-                return await self._attach(op)
+                return await self._sessions.attach(op, lambda: self._connected(op))
             case DebuggerIo():
-                return await self._relay(op)
+                return await self._sessions.relay(op)
 
     def close(self, why: str) -> None:
         """End all sessions: their users cannot be reached."""
-        for id_ in list(self._sessions):
-            self._end(id_, why)
+        self._sessions.close(why)
 
     # ---- inside
 
@@ -158,29 +123,6 @@ class Sessions:
                     return Stops(op_id=op.op_id, found=tuple(found), more=True)
                 found.append((token, stop))
         return Stops(op_id=op.op_id, found=tuple(found))
-
-    async def _attach(self, op: AttachDebugger) -> DebuggerOutput:
-        place = (op.token, op.name)
-        taken = place in self._attaching or any(
-            (s.token, s.name) == place for s in self._sessions.values()
-        )
-        if taken:
-            raise Refusal(
-                "debuggerTaken", "another session is attached to it; one at a time is possible"
-            )
-        if len(self._sessions) + len(self._attaching) >= MOST_SESSIONS:
-            raise Refusal(
-                "tooManyRequests", f"the agent has {MOST_SESSIONS} debugging sessions already"
-            )
-        self._attaching.add(place)
-        try:
-            session = await self._connected(op)
-        finally:
-            self._attaching.discard(place)
-        self._sessions[op.session] = session
-        self._extend(op.session)
-        self._log.bound(**execution_log_ids(op.token))("debugger session {} begins", op.name)
-        return DebuggerOutput(op_id=op.op_id)
 
     async def _connected(self, op: AttachDebugger) -> Session:
         evidence = self._folder / op.token.name
@@ -219,44 +161,7 @@ class Sessions:
             limit=RELAY_BYTES,
         )
         assert process.stdin is not None and process.stdout is not None
-        return Session(op.token, op.name, process.stdout, process.stdin, process)
-
-    async def _relay(self, op: DebuggerIo) -> DebuggerOutput:
-        session = self._sessions.get(op.session)
-        if session is None:
-            return DebuggerOutput(op_id=op.op_id, end=True, reason="the session is over")
-        if op.close:
-            self._end(op.session, "its user left")
-            return DebuggerOutput(op_id=op.op_id, end=True, reason="detached")
-        self._extend(op.session)
-        try:
-            if op.data:
-                await session.write(op.data)
-            data = await session.read(op.limit, op.wait_secs) if op.limit else b""
-        except (OSError, TimeoutError):
-            data = None
-        if op.session in self._sessions:
-            self._extend(op.session)
-        if data is None:
-            self._end(op.session, "the debugger has ended")
-            return DebuggerOutput(op_id=op.op_id, end=True, reason="the debugger has ended")
-        return DebuggerOutput(op_id=op.op_id, data=data)
-
-    def _extend(self, id_: str) -> None:
-        session = self._sessions[id_]
-        if session.lease is not None:
-            session.lease.cancel()
-        session.lease = asyncio.get_running_loop().call_later(
-            LEASE_SECS, self._end, id_, "its user is gone"
-        )
-
-    def _end(self, id_: str, why: str) -> None:
-        session = self._sessions.pop(id_, None)
-        if session is not None:
-            session.close()
-            self._log.bound(**execution_log_ids(session.token))(
-                "debugger session {} ends: {}", session.name, why
-            )
+        return Session(op, process.stdout, process.stdin, process)
 
 
 async def _direct(op: AttachDebugger, record: Record) -> Session:
@@ -267,4 +172,4 @@ async def _direct(op: AttachDebugger, record: Record) -> Session:
         reader, writer = await asyncio.open_unix_connection(path, limit=RELAY_BYTES)
     finally:
         os.close(folder)
-    return Session(op.token, op.name, reader, writer, None)
+    return Session(op, reader, writer, None)
