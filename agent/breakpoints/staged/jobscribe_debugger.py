@@ -15,6 +15,7 @@ Python 3.8 or later, standard library only: jobs import it, in images without jo
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import sys
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 
 #: Characters of a recorded traceback.
 TRACEBACK_CHARS = 64 * 1024
+#: Held while the debugger is imported, and during a fork: a child would wait for ever for an import
+#: that a thread of its parent had begun.
+_importing = _thread.RLock()
+os.register_at_fork(
+    before=_importing.acquire,
+    after_in_parent=_importing.release,
+    after_in_child=_importing.release,
+)
 
 
 def set_trace(*_: object, **__: object) -> None:
@@ -33,11 +42,13 @@ def set_trace(*_: object, **__: object) -> None:
     assert frame is not None
     mode = os.environ.get("JOBSCRIBE_DEBUG", "")
     if mode.partition(":")[0] in ("debugpy", "pydevd"):
-        import jobscribe_dap  # type: ignore[import-not-found]
+        with _importing:
+            import jobscribe_dap  # type: ignore[import-not-found]
 
         jobscribe_dap.set_trace(frame, mode)
         return
-    import jobscribe_pdb  # type: ignore[import-not-found]
+    with _importing:
+        import jobscribe_pdb  # type: ignore[import-not-found]
 
     debugger, code = jobscribe_pdb.current(), frame.f_code
     if debugger.stopped("breakpoint", code.co_filename, frame.f_lineno, code.co_name):
@@ -93,7 +104,8 @@ def _ends_program(kind: type[BaseException]) -> bool:
 def _post_mortem(kind: type[BaseException], error: BaseException, trace: TracebackType) -> None:
     import traceback
 
-    import jobscribe_pdb
+    with _importing:
+        import jobscribe_pdb
 
     lines = "".join(traceback.format_exception(kind, error, trace))[-TRACEBACK_CHARS:]
     try:

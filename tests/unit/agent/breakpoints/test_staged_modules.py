@@ -1,6 +1,7 @@
 """Modules that jobs import: names on several nodes, ranks, and messages of an IDE."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -70,3 +71,45 @@ def test_messages_of_an_ide_have_a_limit_before_debugpy_collects_them(staged: An
     ):
         with pytest.raises(ValueError, match=said):
             jobscribe_dap._Sizes().check(wrong)
+
+
+#: A thread stops first, and its debugger is imported slowly while the program forks.
+FORKS = """
+import os, sys, threading, time
+import jobscribe_debugger
+class Slow:
+    def find_spec(name, *_):
+        if name == "pdb":
+            began.set()
+            time.sleep(0.3)
+began = threading.Event()
+sys.meta_path.insert(0, Slow)
+thread = threading.Thread(target=jobscribe_debugger.set_trace)
+thread.start()
+began.wait()
+child = os.fork()
+if not child:
+    jobscribe_debugger.set_trace()
+    os._exit(7)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.process
+def test_a_child_that_is_forked_during_the_first_stop_of_a_thread_stops_too(tmp_path: Path) -> None:
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(STAGED),
+        "JOBSCRIBE_DEBUG_DIR": str(tmp_path / "debug"),
+        "JOBSCRIBE_DEBUG_SECS": "0",
+    }
+    program = [sys.executable, "-c", FORKS]
+    # a child that waits for ever holds the pipe; the group of both is ended then
+    with subprocess.Popen(program, env=env, stderr=subprocess.PIPE, process_group=0) as process:
+        try:
+            _, said = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            raise
+    assert process.returncode == 7, said
