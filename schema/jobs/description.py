@@ -169,6 +169,7 @@ def _job(place: Place) -> JobDescription:
         "priority": keys.priority or msgspec.UNSET,
         "ssh": keys.ssh or msgspec.UNSET,
         "cloned_from": keys.cloned_from or msgspec.UNSET,
+        "profile": keys.profile or msgspec.UNSET,
         "batch": msgspec.UNSET
         if keys.batch is None
         else batch_request(keys.batch, place.within("batch")),

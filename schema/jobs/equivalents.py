@@ -25,6 +25,7 @@ _JOB = {
     "queueLimit": "--queue-limit",
     "grace": "--grace",
     "array": "--array",
+    "profile": "--profile",
 }
 _TASK = {"image": "--image", "cpu": "--cpu", "memory": "--memory", "gpu": "--gpu", "shm": "--shm"}
 _BATCH = {

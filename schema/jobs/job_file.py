@@ -193,6 +193,8 @@ def _job_data(spec: RunSpec) -> dict[str, Any]:
         "timeLimit": spec.time_limit_secs,
         "queueLimit": spec.queue_limit_secs,
         "grace": spec.grace_secs if spec.grace_secs != 3.0 else None,
+        "profile": spec.profile or None,
+        "core": -(-spec.core_bytes // 2**20) or None,
         "queue": spec.queue or None,
         "priority": spec.priority or None,
         "after": [{"job": a.compute_jid, "on": a.on} for a in spec.after] or None,
@@ -253,16 +255,14 @@ def _notes(spec: RunSpec) -> Sequence[str]:
     out = []
     if set(spec.env) & debugging.OPTIONS:
         out.append("remote debugging (--debug) is not part of the definition")
-    if isinstance(spec.profile, str):
-        out.append("the profile (--profile) is not part of the definition")
     if spec.data is not None:
+        if isinstance(spec.profile, str):
+            out.append("the profile (--profile) is not part of the definition")
         return out
     if spec.wrap:
         out.append(
             f"the wrapper of the command is not part of the definition: {' '.join(spec.wrap)}"
         )
-    if spec.core_bytes:
-        out.append(f"core files of {spec.core_bytes} bytes are not part of the definition")
     if spec.at_once is not None:
         out.append("the limit of concurrent runs of its group is not part of the definition")
     if spec.config is not msgspec.UNSET:

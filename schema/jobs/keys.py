@@ -14,8 +14,9 @@ from ...protocol.api.job_arrays import Indices, parse_indices
 from ...protocol.api.requests import MAX_LOGINS, DebugSecs, GraceSecs, Limit
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.errors import Refusal
-from ...protocol.fields import MEGABYTES, Form, InvalidForm, seconds
+from ...protocol.fields import MEGABYTES, Form, InvalidForm, megabytes, seconds
 from ...protocol.ids import ComputeJid, Driver, EnvName, Role
+from ...protocol.jobs.profiling import ProfileOption
 from ...protocol.jobs.roles import (
     MAX_ROLES,
     Cores,
@@ -81,6 +82,10 @@ def _array(value: Any) -> Indices:
 
 def _invalid() -> Any:
     raise InvalidForm
+
+
+def _bytes(value: Any) -> int:
+    return megabytes(value) * 2**20
 
 
 def _files(value: Any) -> tuple[str, ...]:
@@ -249,6 +254,15 @@ class JobKeys(_Keys, frozen=True, kw_only=True):
     )
     grace_secs: Annotated[GraceSecs, _TIME, Form(aliases=("graceSecs",))] = msgspec.field(
         name="grace", default=3.0
+    )
+    profile: (
+        Annotated[
+            ProfileOption, Form("cpu, mem or gpu, or one of these with its tool, as in mem=memray")
+        ]
+        | None
+    ) = None
+    core_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**50), Form(MEGABYTES.right, _bytes)] = (
+        msgspec.field(name="core", default=0)
     )
     after: Annotated[
         tuple[Annotated[str | Dependency, Form(_AFTER)], ...],

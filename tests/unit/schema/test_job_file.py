@@ -31,6 +31,8 @@ FULL = {
     "timeLimit": 90.5,
     "queueLimit": "1d",
     "grace": 7,
+    "profile": "cpu=py-spy",
+    "core": "2GB",
     "queue": "long",
     "priority": -3,
     "after": [{"job": f"{UID}-Ab3xLq8B-command", "on": "any"}],
@@ -86,9 +88,8 @@ def test_a_definition_describes_the_same_run(data: Any) -> None:
 def test_every_field_of_a_run_is_defined_or_left_out_on_purpose() -> None:
     defined = {name for data in (FULL, BATCH) for s in runs(data) for name in _given(s)}
     left_out = {
-        "uid", "simulation_id", "simulation_type", "compute_model", "data", "wrap", "core_bytes",
+        "uid", "simulation_id", "simulation_type", "compute_model", "data", "wrap",
         "compute_job_hash", "at_once", "active_plan", "config", "registry_login", "cloned_from",
-            "profile",
     }  # fmt: skip
     assert set(RunSpec.__struct_fields__) == defined | left_out
     role, default = runs(FULL)[0].roles[0], TaskRole(name="", command=())
@@ -118,8 +119,8 @@ def test_a_run_without_retries_and_an_unusual_name() -> None:
 def test_parts_that_a_definition_leaves_out_are_named() -> None:
     run = spec(wrap=["strace"], coreBytes=5, config="x", env={"JOBSCRIBE_DEBUG": "breakpoint"})
     definition = define(run)
-    words = ("--debug", "strace", "core files", "OpenPAI")
-    assert len(definition.notes) == 4
+    words = ("--debug", "strace", "OpenPAI")
+    assert len(definition.notes) == 3
     assert all(w in note for w, note in zip(words, definition.notes, strict=True))
     assert "env" not in definition.data
 

@@ -89,6 +89,7 @@ def test_one_task_is_one_row_and_unknown_is_not_0(run: Run, fake: Fake, jid: str
         "3",
         "n/a",
         "n/a",
+        "n/a",
     ]
     assert (ended.code, ended.err) == (0, "")
 
@@ -120,7 +121,7 @@ def test_roles_and_job_have_means_and_sums_and_say_of_how_many(
     ]
     assert "100.0 % (2/3)" in rows["worker (mean)"] and "200.0 % (2/3)" in rows["worker (sum)"]
     assert "350.1 % (3/4)" in rows["job (sum)"] and " 3.2 " in rows["job (mean)"]
-    assert rows["job (sum)"].count("n/a") == 2
+    assert rows["job (sum)"].count("n/a") == 3
     assert [
         line.split("  ")[0] for line in run("job", "metrics", "--sums", jid).out.splitlines()[2:]
     ] == list(rows)[4:]
