@@ -70,6 +70,7 @@ class Lookout:
         self._stop = threading.Event()
         self._raw: Raw | None = None
         self._different = self._alone = self._elsewhere = 0
+        self._timeline = lease_protocol.Timeline()
         self._beat_at = 0.0
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
 
@@ -133,7 +134,10 @@ class Lookout:
         if self._different:
             return seen
         dead = seen.about is not None and has_ended(seen.about)
-        if not seen.free and not dead:
+        settled = self._timeline.settled(
+            seen.timeline, released=seen.released, now=time.monotonic()
+        )
+        if not dead and not (seen.free and settled):
             self._check_alone(seen)
             if seen.about is not None:
                 self._check_machine(seen.about, seen.expires_in)
