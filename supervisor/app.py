@@ -492,7 +492,8 @@ class _Supervisor:
 
     def fatal(self, refusal: Refusal) -> None:
         """Stop the process because the store failed permanently. Jobs continue."""
-        self.log("the event store failed permanently: {}", refusal.sentence)
+        if self._fatal is None:
+            self.log("the event store failed permanently: {}", refusal.sentence)
         self._fatal = refusal
         self._stop_requested.set()
 

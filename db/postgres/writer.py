@@ -266,18 +266,20 @@ class Writer(CommitThread[PendingExchange]):
             if not isinstance(taken, Lease):
                 raise self._error
             if taken.head != self._log:
-                self._die(self._differs(taken.head))
+                self._die_of(taken.head)
                 raise self.dead or AssertionError
         return self._raw
 
-    def _differs(self, head: DurablePosition) -> str:
-        """Return the sentence for a log in the database that does not end as this writer's."""
+    def _die_of(self, head: DurablePosition) -> None:
+        """Fail for good: the log in the database does not end as this writer's."""
         if head.position < self._log.position:
-            return (
+            self._die(
                 f"the log in the database lacks commits: it ends at position {head.position}, but"
-                f" {self._log.position} was durable. {repair(self._site)}"
+                f" {self._log.position} was durable. {repair(self._site)}",
+                "storeDamaged",
             )
-        return "the log in the database was changed by another program"
+        else:
+            self._die("the log in the database was changed by another program")
 
     def _connect(self) -> bool:
         """Replace the connection by a new one. Raises psycopg.Error, OSError."""
@@ -315,7 +317,7 @@ class Writer(CommitThread[PendingExchange]):
         """
         head = None if raw is None else _head_of(raw, self._lease.epoch)
         if head is not None:
-            self._die(self._differs(head))
+            self._die_of(head)
         else:
             self._die("another supervisor serves this site")
         assert self.dead is not None

@@ -47,7 +47,13 @@ class Unknown(msgspec.Struct, frozen=True):
     why: str
 
 
-News = Seen | Taken | Unknown | Refusal
+class Behind(msgspec.Struct, frozen=True):
+    """The lease is free, but the log in the database lacks commits. why: a sentence."""
+
+    why: str
+
+
+News = Seen | Taken | Unknown | Behind | Refusal
 
 
 class Lookout:
@@ -142,6 +148,9 @@ class Lookout:
             if seen.about is not None:
                 self._check_machine(seen.about, seen.expires_in)
                 return seen
+        why = opening.lacking(self._site, seen.position)
+        if why is not None:
+            return Behind(why)
         return Taken() if self._take(raw, seen.holder if dead else None) else seen
 
     def _take(self, raw: Raw, dead: str | None) -> bool:

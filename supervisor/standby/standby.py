@@ -34,7 +34,7 @@ from . import answers
 from .answers import HEALTH
 from .forwarding import Forwarder
 from .listening import KINDS, Kind, Listening, listen
-from .lookout import Lookout, News, Taken, Unknown, life
+from .lookout import Behind, Lookout, News, Taken, Unknown, life
 from .passing import FOLDER, Passer
 
 #: Exit code of a process that lost its lease (EX_TEMPFAIL of sysexits.h): start it again.
@@ -84,6 +84,7 @@ class Standby:
         )
         self._seen: Seen | None = None
         self._problem: str | None = "its database was not asked yet"
+        self._failing = False
         self._passer: Passer | None = None
         self._forwarder = Forwarder()
         self._peeked: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -114,7 +115,8 @@ class Standby:
                 "addresses": seen.about.addresses,
             }
         lag = None if seen is None else max(0.0, LEASE_SECS - seen.expires_in)
-        return answers.report(holder, None if seen is None else seen.epoch, lag, self._problem)
+        epoch = None if seen is None else seen.epoch
+        return answers.report(holder, epoch, lag, self._problem, failing=self._failing)
 
     # ---- the lease
 
@@ -134,12 +136,18 @@ class Standby:
             case Unknown():
                 if self._problem != news.why:
                     self._log("the lease cannot be read: {}", news.why)
-                self._problem = news.why
+                self._problem, self._failing = news.why, False
+            case Behind():
+                if self._problem != news.why:
+                    self._log("the lease is not taken: {}", news.why)
+                self._problem, self._failing = news.why, True
+                self._ready()
             case Seen():
                 self._follow(news)
 
     def _follow(self, seen: Seen) -> None:
         before, self._seen, self._problem = self._seen, seen, None
+        self._failing = False
         if before is None or before.holder != seen.holder:
             self._drop_passer()
             name = (
