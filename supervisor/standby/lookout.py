@@ -140,6 +140,10 @@ class Lookout:
         if self._different:
             return seen
         dead = seen.about is not None and has_ended(seen.about)
+        if dead or seen.free:
+            why = opening.lacking(self._site, seen.position)
+            if why is not None:
+                return Behind(why)
         settled = self._timeline.settled(
             seen.timeline, released=seen.released, now=time.monotonic()
         )
@@ -148,9 +152,6 @@ class Lookout:
             if seen.about is not None:
                 self._check_machine(seen.about, seen.expires_in)
                 return seen
-        why = opening.lacking(self._site, seen.position)
-        if why is not None:
-            return Behind(why)
         return Taken() if self._take(raw, seen.holder if dead else None) else seen
 
     def _take(self, raw: Raw, dead: str | None) -> bool:

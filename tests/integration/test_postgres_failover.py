@@ -14,10 +14,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import patroni_cluster
 import postgres_server
 import pytest
 import strace_calls
-from supervisor_process import SupervisorProcess, jid_of, shell
+from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 from watched_store import Disk, in_log, wait
 
 from jobscribe.db.postgres import writer
@@ -175,10 +176,14 @@ def test_lost_commits_of_an_asynchronous_replica_are_named_and_accepted_by_repai
     assert "the log in the database lacks commits: it ends at position" in site.log()
     health = site.command("--json", "health")
     assert health.returncode != 0 and "lacks commits" in health.stdout + health.stderr, health
-    failed = site.launch()
-    assert failed.wait(60) == 78 and failed.stdout is not None
-    failed.stdout.close()
-    assert "was durable" in site.log() and "jobscribe db repair" in site.log()
+    # a standby neither serves nor ends, and names the reason
+    site.process = site.fork_or_launch("--set", "store.standby=true")
+    assert site.process.stdout is not None
+    site.url = site.process.stdout.readline().decode().split()[3]
+    report = site.ask("GET", "/health").json()
+    assert (report["state"], report["role"]) == ("failing", "standby"), report
+    assert "lacks commits" in report["reasons"][0]["sentence"]
+    assert site.stop() == 0
     repaired = site.command("db", "repair", "--yes")
     assert repaired.returncode == 0, repaired
     site.start()
@@ -188,6 +193,39 @@ def test_lost_commits_of_an_asynchronous_replica_are_named_and_accepted_by_repai
     assert site.command("job", "status", jid_of(lost)).returncode != 0, "it is unknown"
     assert site.finished(shell("exit 0"))["state"] == "completed"
     assert json.loads(site.command("--json", "db", "check").stdout)["problems"] == []
+
+
+@pytest.mark.soak("the tests above")
+@pytest.mark.timeout(400)
+def test_patroni_fails_over_and_switches_over_and_no_restart_is_needed(make_site: Make) -> None:
+    with patroni_cluster.running() as cluster:
+        site = make_site(f"store.url={cluster.url}", "slots.local_sequential=4").start()
+        gate, runs = site.place / "gate", site.place / "runs"
+        run = shell(f"echo x >> {runs}; until [ -e {gate} ]; do sleep 0.05; done; exit 3")
+        site.submit(run)
+        site.running(run)
+        acknowledged: list[dict[str, Any]] = []
+        for change in (cluster.switch_over, cluster.kill_primary):
+            for _ in range(5):
+                acknowledged.append(shell("exit 0"))
+                site.submit(acknowledged[-1])
+            began = time.monotonic()
+            change()
+            one, request = shell("exit 0"), req_id()
+
+            def taken(one: Any = one, request: str = request) -> bool:
+                with suppress(AssertionError, OSError):
+                    return bool(site.submit(one, request))
+                return False
+
+            until(taken, "requests are accepted again", 120.0)
+            print(f"{change.__name__}: {time.monotonic() - began:.1f} s")
+            acknowledged.append(one)
+        gate.touch()
+        assert site.wait(run)["exit"]["code"] == 3 and runs.read_text() == "x\n"
+        for one in acknowledged:
+            assert site.wait(one)["state"] == "completed"
+        assert site.process is not None and site.process.poll() is None
 
 
 def test_a_lease_on_a_replica_that_took_over_waits_for_the_holder() -> None:
