@@ -33,9 +33,12 @@ class Server:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="jspg-", dir="/tmp"))
         atexit.register(self.remove)
 
-    def start(self, *settings: str) -> None:
+    def start(self, *settings: str, within: tuple[str, ...] = ()) -> None:
+        """within: a command that runs another one, for example in a network namespace."""
         subprocess.run(
-            [ENGINE, "start", self.folder, *settings], check=True, stdout=subprocess.DEVNULL
+            [*within, ENGINE, "start", self.folder, *settings],
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
 
     def follow(self, other: "Server", *settings: str) -> None:
