@@ -28,6 +28,7 @@ from ..process import site_secrets
 from ..process.connection_limits import ConnectionGuard
 from ..process.counters import Counters
 from ..process.event_log import EventLog
+from ..process.handover import EXIT_AGAIN
 from ..process.listeners import PAUSE_SECS
 from ..process.root_directory import RootDirectory
 from . import answers
@@ -37,8 +38,6 @@ from .listening import KINDS, Kind, Listening, listen
 from .lookout import Behind, Lookout, News, Taken, Unknown, life
 from .passing import FOLDER, Passer
 
-#: Exit code of a process that lost its lease (EX_TEMPFAIL of sysexits.h): start it again.
-EXIT_LOST = 75
 #: A connection whose client sends nothing is passed on after this time.
 PEEK_SECS = 1.0
 #: Connections accepted in one iteration of the event loop.
@@ -315,4 +314,4 @@ def _end(late: float) -> None:
     text = f"the lease of the site ended {late:.1f} s ago: this supervisor ends, and may be started again\n"
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
-    os._exit(EXIT_LOST)
+    os._exit(EXIT_AGAIN)

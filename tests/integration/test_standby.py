@@ -153,6 +153,22 @@ def test_a_standby_takes_over_after_a_kill_a_freeze_a_cut_and_a_stop(
     assert roles[:2] == [("serving", fourth.pid), ("standby", fifth.pid)], roles
     assert supervisors.fails(fourth, fourth.terminate) == fifth.pid
     assert supervisors.ended(fourth) == 0
+    sixth = supervisors.start()
+    name = f"{socket.gethostname()}:{fifth.pid}"
+
+    def drain() -> str:
+        done = site.command("drain", "supervisor", name)
+        assert done.returncode == 0, done
+        return done.stderr
+
+    assert supervisors.fails(fifth, drain) == sixth.pid
+    assert supervisors.ended(fifth) == 75, "a service manager starts it again, and it stands by"
+    seventh = supervisors.start()
+    site.read_address()
+    refused = site.command("drain", "supervisor", "nobody:1")
+    assert refused.returncode != 0 and "has the name nobody:1" in refused.stderr, refused
+    name = f"{socket.gethostname()}:{seventh.pid}"
+    assert f"{name} does not serve the site" in drain()
     gate.touch()
     said = site.wait(run)
     assert (said["state"], said["exit"]["code"]) == ("error", 3)
