@@ -65,6 +65,7 @@ engines: venv
 	@etc/engines/unpacked.sh install nginx nginx || true
 	@etc/engines/glewlwyd.sh install || true
 	@etc/engines/postgres.sh install || true
+	@etc/engines/patroni.sh install || true
 	@etc/engines/pam_matrix.sh install || true
 	@PYTHON=$(python) etc/engines/docker.sh install || true
 	@etc/engines/registry.sh install || true

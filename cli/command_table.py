@@ -242,6 +242,11 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
     "drain": {
         "host": ("services.drain", "host", "Start no new runs on a host; what runs goes on."),
         "site": ("services.drain", "site", "Start no new runs at all; what runs goes on."),
+        "supervisor": (
+            "services.drain",
+            "supervisor",
+            "Let the supervisor that serves hand over to a standby.",
+        ),
         "list": (
             "services.drain",
             "list_drains",

@@ -92,6 +92,18 @@ class OperatorCalls:
         """End the drain of a host, or without one that of the site. Return the other drains."""
         return self._do(operations.drain(False, host, driver, ""))
 
+    def supervisors(self) -> dict[str, Any]:
+        """Return the supervisors of a site in PostgreSQL: {"name": of the one that answers,
+        "supervisors": `name`, `role`, `host`, `pid` and more of each}.
+        """
+        return self._do(ask(requests.supervisors()))
+
+    def hand_over(self, supervisor: str) -> dict[str, Any]:
+        """Let this supervisor (`HOST:PID`) hand the site over to a standby. Returns {"begun"}: False if
+        it does not serve, so that repeating it is harmless.
+        """
+        return self._do(ask(requests.hand_over(supervisor)))
+
     def notify(self) -> dict[str, Any]:
         """Return the notification targets and their states: {"targets", "unwritten"}."""
         return self._do(ask(requests.notify()))
@@ -186,6 +198,18 @@ class AsyncOperatorCalls:
     ) -> list[dict[str, Any]]:
         """End the drain of a host, or without one that of the site. Return the other drains."""
         return await self._do(operations.drain(False, host, driver, ""))
+
+    async def supervisors(self) -> dict[str, Any]:
+        """Return the supervisors of a site in PostgreSQL: {"name": of the one that answers,
+        "supervisors": `name`, `role`, `host`, `pid` and more of each}.
+        """
+        return await self._do(ask(requests.supervisors()))
+
+    async def hand_over(self, supervisor: str) -> dict[str, Any]:
+        """Let this supervisor (`HOST:PID`) hand the site over to a standby. Returns {"begun"}: False if
+        it does not serve, so that repeating it is harmless.
+        """
+        return await self._do(ask(requests.hand_over(supervisor)))
 
     async def notify(self) -> dict[str, Any]:
         """Return the notification targets and their states: {"targets", "unwritten"}."""

@@ -12,6 +12,7 @@ import secrets
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -101,6 +102,7 @@ from .process import process_limits, root_identity, site_secrets
 from .process.connection_limits import ConnectionGuard
 from .process.counters import Counters, process
 from .process.event_log import EventLog, event_log
+from .process.handover import EXIT_AGAIN, Handover
 from .process.listeners import (
     Bound,
     ServerCertificate,
@@ -151,7 +153,7 @@ def main(
     front: str | None = None,
     notifier: Notifier | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT. Call `announce({"url", "root", "pid"})` once requests are
+    """Run until SIGTERM, SIGINT or a handover (then raise SystemExit). Call `announce({"url", "root", "pid"})` once requests are
     answered. Raise Refusal if the start fails.
 
     front: address of the front end on this machine, for client.json. notifier: receives readiness
@@ -168,12 +170,13 @@ def main(
         process_limits.protect_memory()
         process_limits.shorten_switch_interval()
         processes.set_title("jobscribe supervisor", str(root.path))
-        lag = LoopLag()
-        lag.run(
-            _serve(settings, root, card, events, announce, front, notifier or Notifier({}), lag)
-        )
+        lag, handed_over = LoopLag(), threading.Event()
+        notifier = notifier or Notifier({})
+        lag.run(_serve(settings, root, card, events, announce, front, notifier, lag, handed_over))
     finally:
         root.close()
+    if handed_over.is_set():
+        raise SystemExit(EXIT_AGAIN)
 
 
 async def _serve(
@@ -185,6 +188,7 @@ async def _serve(
     front: str | None,
     notifier: Notifier,
     lag: LoopLag,
+    handed_over: threading.Event,
 ) -> None:
     announced = False
 
@@ -212,6 +216,8 @@ async def _serve(
         gc.freeze()
         lag.begin(supervisor.log)
         await supervisor.wait_until_stopped()
+    if supervisor.handover.begun:
+        handed_over.set()
 
 
 def _unfenced() -> None:
@@ -244,6 +250,7 @@ class _Supervisor:
         root.before_write = self._fence
         self._loop = asyncio.get_running_loop()
         self._stop_requested = asyncio.Event()
+        self.handover = Handover(events.supervisors, self._stop_requested.set)
         self._fatal: Refusal | None = None
         self._boot_id, self._clock, self.url = clock.boot_id(), clock.SystemClock(), ""
         self._public: dict[str, str] = {}
@@ -492,7 +499,8 @@ class _Supervisor:
 
     def fatal(self, refusal: Refusal) -> None:
         """Stop the process because the store failed permanently. Jobs continue."""
-        self.log("the event store failed permanently: {}", refusal.sentence)
+        if self._fatal is None:
+            self.log("the event store failed permanently: {}", refusal.sentence)
         self._fatal = refusal
         self._stop_requested.set()
 
@@ -822,6 +830,7 @@ class _Supervisor:
             self._shells,
             lambda: show(self._settings),
             self._drains,
+            self.handover,
         )
 
     def _debugging(self, access: Access) -> Debugging:

@@ -1,4 +1,6 @@
-"""`jobscribe drain host`, `site`, `list` and `end`: hosts, or the site, that get no new runs."""
+"""`jobscribe drain host`, `site`, `list` and `end`: hosts, or the site, that get no new runs; and `drain
+supervisor`: a handover to a standby.
+"""
 
 from typing import Any
 
@@ -37,6 +39,25 @@ def site(reason: str) -> None:
     """
     drains = session().client().operating.drain(reason=reason)
     _answer(drains, "the site is drained: new runs wait until 'jobscribe drain end'")
+
+
+@command()
+@click.argument("name")
+def supervisor(name: str) -> None:
+    """Let the supervisor NAME (HOST:PID, as in 'jobscribe supervisors') hand the site over to a standby,
+    for example before maintenance of its machine. Jobs go on, and it stands by when it is started again.
+
+    Repeating it is harmless: a supervisor that does not serve is left as it is. Refused while none
+    stands by.
+    """
+    s = session()
+    answer = s.client().operating.hand_over(name)
+    if s.screen.json:
+        s.screen.value("jobscribe.handover/1", {"name": name, "begun": answer["begun"]})
+    elif answer["begun"]:
+        s.screen.message(f"{name} hands over: 'jobscribe supervisors' shows the one that serves")
+    else:
+        s.screen.message(f"{name} does not serve the site: {answer['name']} does")
 
 
 @command()

@@ -56,4 +56,4 @@ def _line(m: dict[str, Any]) -> str:
     ahead = (
         f", its clock is {m['clockAheadSecs']:+.0f} s apart" if abs(m["clockAheadSecs"]) > 1 else ""
     )
-    return f"{m['role']}: {m['host']} pid {m['pid']}, {where}, last sign {m['seenSecsAgo']:.1f} s ago{lease}{ahead}"
+    return f"{m['role']}: {m['host']}:{m['pid']}, {where}, last sign {m['seenSecsAgo']:.1f} s ago{lease}{ahead}"

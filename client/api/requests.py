@@ -59,7 +59,7 @@ from ...protocol.api.requests import (
     UsageGroup,
     UsageReport,
 )
-from ...protocol.api.site_requests import DrainChange
+from ...protocol.api.site_requests import DrainChange, Handover
 from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import parse
 from ...protocol.jobs.registry_login import RegistryLogin
@@ -469,6 +469,15 @@ def drain(begin: bool, driver: str, host: str, reason: str) -> Call:
     """Raises ClientError("badRequest") for invalid values."""
     fields = {"drain": begin, "driver": driver, "host": host, "reason": reason}
     return _post("site-drain", _shaped(fields, DrainChange))
+
+
+def supervisors() -> Call:
+    return Call("/api/site-supervisors", None, method="GET")
+
+
+def hand_over(supervisor: str) -> Call:
+    """Raises ClientError("badRequest") for an invalid name."""
+    return _post("site-handover", _shaped({"supervisor": supervisor}, Handover))
 
 
 def notify() -> Call:

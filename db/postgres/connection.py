@@ -17,6 +17,7 @@ import psycopg
 from psycopg import sql
 from psycopg.abc import RV, PQGen
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import Diagnostic
 from psycopg.pq import Conninfo, TransactionStatus
 
 from ...protocol.errors import Refusal
@@ -102,19 +103,34 @@ class Connection:
 class _Bounded(psycopg.Connection[tuple[Any, ...]]):
     """Is closed if the server does not answer in time, as a stopped process or a hanging disk.
     bounded: False for a command that reads or writes a whole log.
+
+    It is also closed if a commit did not wait for its synchronous replica, because somebody canceled
+    the wait: the server then reports success with a warning.
     """
 
     bounded = True
+    _unreplicated = False
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
         try:
-            return super().wait(_bounded(gen) if self.bounded else gen, *args, **kwargs)
-        except _NoAnswer:
+            answer = super().wait(_bounded(gen) if self.bounded else gen, *args, **kwargs)
+            if self._unreplicated:
+                raise _NotReplicated("the wait for the synchronous replica was canceled")
+        except (_NoAnswer, _NotReplicated):
             self.close()
             raise
+        return answer
+
+    def hear(self, notice: Diagnostic) -> None:
+        if notice.source_function == "SyncRepWaitForLSN":
+            self._unreplicated = True
 
 
 class _NoAnswer(psycopg.OperationalError):
+    pass
+
+
+class _NotReplicated(psycopg.OperationalError):
     pass
 
 
@@ -171,6 +187,7 @@ def connect(
         **(_settled(address) | _SET | own),
         autocommit=True,
     )
+    raw.add_notice_handler(raw.hear)
     try:
         raw.execute(sql.SQL("SET search_path = {}").format(sql.Identifier(address.schema)))
         raw.execute("SET default_transaction_isolation = 'read committed'")

@@ -104,6 +104,24 @@ def may_take(
     return released or expired or gone or holder in (by, dead)
 
 
+class Timeline:
+    """The server whose lease a standby sees. An asynchronous replica that took over may have an older
+    lease than its holder knows, so a free lease on it counts only after the longest time for which that
+    holder may act. now: seconds.
+    """
+
+    def __init__(self) -> None:
+        self._seen: str | None = None
+        self._since = 0.0
+
+    def settled(self, timeline: str, *, released: bool, now: float) -> bool:
+        """Return whether a lease that is free on this timeline may be taken."""
+        if timeline != self._seen:
+            first, self._seen = self._seen is None, timeline
+            self._since = now - LEASE_SECS if first and released else now
+        return now - self._since >= LEASE_SECS
+
+
 def may_take_again(by: str, holder: str, *, released: bool) -> bool:
     return holder == by and not released
 

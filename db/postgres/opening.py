@@ -10,13 +10,14 @@ import psycopg
 from psycopg import sql
 
 from ...protocol.errors import Refusal
-from ...runtime.store_address import StoreAddress
+from ...runtime.store_address import StoreAddress, parsed
 from ..events.events import SYSTEM
 from ..sql.log_end import LogPlace, verify_kinds, verify_tail
 from ..sql.statements import ROW_COLUMNS
 from ..store.checksum_chain import START, Row, stored
 from ..store.contract import Stored
-from ..store.head_file import NOTHING, DurablePosition, HeadFile
+from ..store.database_marker import named_database
+from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
 from ..store.store_folder import check_owner, make_folder, sync_folder
 from . import lease, supervisors
 from .connection import Connection, Raw, connect, refusal
@@ -143,6 +144,35 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
             lease.release(raw, taken.epoch)
         raise
     return Opened(site, raw, head_file, head, holder, taken.epoch, kinds, receipts)
+
+
+def lacking(site: Site, position: int) -> str | None:
+    """Return the sentence for a log that ends before the head file of the root, if it does.
+    position: of its end.
+    """
+    mark = read_head(site.folder)
+    if mark is None or position >= mark.position:
+        return None
+    return (
+        f"the log in {site.address.name} lacks commits: it ends at position {position}, but"
+        f" {mark.position} was durable. {repair(site)}"
+    )
+
+
+def lost_commits(root: Path) -> str | None:
+    """Return the same for the database that a root names; None also for a root without one, and for a
+    database that does not answer.
+    """
+    named = named_database(root)
+    if named is None:
+        return None
+    site = Site(parsed(named.url), named.password_file, root / "db", named.root_id or "")
+    try:
+        with connect(site.address, site.password_file, reads=True) as raw:
+            row = raw.execute("SELECT position FROM lease").fetchone()
+    except (*ERRORS, OSError):
+        return None
+    return None if row is None else lacking(site, row[0])
 
 
 def take_lease(site: Site, raw: Raw, holder: str) -> Lease:

@@ -28,7 +28,9 @@ _BEAT = (
 )
 _LEASE = (
     b"SELECT l.epoch, l.holder, l.released, extract(epoch FROM l.expires - clock_timestamp())::float8,"
-    b" s.about, coalesce(s.proof, ''), extract(epoch FROM clock_timestamp())::float8"
+    b" s.about, coalesce(s.proof, ''), extract(epoch FROM clock_timestamp())::float8,"
+    b" CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END,"
+    b" l.position"
     b" FROM lease l LEFT JOIN supervisors s ON s.holder = l.holder"
 )
 _ALL = (
@@ -63,7 +65,9 @@ class Claim(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The lease. expires_in: seconds. holder: its row; None if it does not stand by."""
+    """The lease. expires_in: seconds. about: the holder's row; None if it does not stand by. timeline: of
+    the server, which gets a new one when it stops being a replica. position: of the end of the log.
+    """
 
     epoch: int
     holder: str
@@ -72,6 +76,9 @@ class Seen(NamedTuple):
     about: About | None
     proof: str
     clock: float
+    timeline: str
+    released: bool
+    position: int
 
 
 class Member(msgspec.Struct, frozen=True, rename="camel"):
@@ -131,9 +138,10 @@ def look(raw: Raw) -> Seen:
     """Return the state of the lease. Raises psycopg.Error."""
     row = raw.execute(_LEASE).fetchone()
     assert row is not None
-    epoch, holder, released, left, about, proof, clock = row
+    epoch, holder, released, left, about, proof, clock, timeline, position = row
     known = None if about is None else msgspec.json.decode(about, type=About)
-    return Seen(epoch, holder, released or left <= 0, left, known, proof, clock)
+    free = released or left <= 0
+    return Seen(epoch, holder, free, left, known, proof, clock, timeline, released, position)
 
 
 def listed(address: StoreAddress, password_file: str | None) -> list[Member]:

@@ -48,7 +48,7 @@ from .lease_protocol import (
     perform,
 )
 from .log_exchange import Exchanged, LogExchange, PendingExchange
-from .opening import Opened
+from .opening import Opened, repair
 from .schema import GROUP_COLUMNS, VERSIONS, group_statement
 
 COMMIT_GROUP = group_statement(FENCE)
@@ -266,9 +266,20 @@ class Writer(CommitThread[PendingExchange]):
             if not isinstance(taken, Lease):
                 raise self._error
             if taken.head != self._log:
-                self._die("the log in the database was changed by another program")
+                self._die_of(taken.head)
                 raise self.dead or AssertionError
         return self._raw
+
+    def _die_of(self, head: DurablePosition) -> None:
+        """Fail for good: the log in the database does not end as this writer's."""
+        if head.position < self._log.position:
+            self._die(
+                f"the log in the database lacks commits: it ends at position {head.position}, but"
+                f" {self._log.position} was durable. {repair(self._site)}",
+                "storeDamaged",
+            )
+        else:
+            self._die("the log in the database was changed by another program")
 
     def _connect(self) -> bool:
         """Replace the connection by a new one. Raises psycopg.Error, OSError."""
@@ -304,8 +315,9 @@ class Writer(CommitThread[PendingExchange]):
         """Return the refusal after which the writer is dead. raw: tells a lost lease from a log that
         is not what the writer wrote, as on a replica that lost commits.
         """
-        if raw is not None and _has_epoch(raw, self._lease.epoch):
-            self._die("the log in the database was changed by another program, or lacks commits")
+        head = None if raw is None else _head_of(raw, self._lease.epoch)
+        if head is not None:
+            self._die_of(head)
         else:
             self._die("another supervisor serves this site")
         assert self.dead is not None
@@ -460,13 +472,14 @@ class _Fenced(Connection):
         return rows
 
 
-def _has_epoch(raw: Raw, epoch: int) -> bool:
-    """Return whether the lease still has this epoch, and end the connection."""
+def _head_of(raw: Raw, epoch: int) -> DurablePosition | None:
+    """Return the head in the lease if it still has this epoch, and end the connection."""
     with raw, contextlib.suppress(psycopg.Error):
         raw.execute(b"ROLLBACK")
-        row = raw.execute("SELECT epoch FROM lease").fetchone()
-        return row is not None and row[0] == epoch
-    return False
+        row = raw.execute("SELECT epoch, position, checksum FROM lease").fetchone()
+        if row is not None and row[0] == epoch:
+            return DurablePosition(row[1], bytes(row[2]))
+    return None
 
 
 def _has_news(raw: Raw) -> bool:

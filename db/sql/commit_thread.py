@@ -213,8 +213,8 @@ class CommitThread(ABC, Generic[Task]):
         #: set last, because another thread reads it in `resumed`
         self._failed_era = max(era, self._failed_era)
 
-    def _die(self, sentence: str) -> None:
+    def _die(self, sentence: str, code: str = "storageUnavailable") -> None:
         self.dead = Refusal(
-            "storageUnavailable",
+            code,
             sentence + "; nothing is written until you restart the supervisor",
         )

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...protocol.errors import Refusal
 from ..events.usage_row import UsageRow
 from ..store.contract import IndexRow, JobCount, Name, Receipt, RowFilter, Stored
 from ..store.group_commit import Listener
@@ -42,6 +43,9 @@ class StoreReads(ABC):
 
     def stalled(self) -> bool:
         return False
+
+    def failure(self) -> Refusal | None:
+        return self._writer.dead
 
     def busy_jids(self) -> list[str]:
         return self._open().busy_jids()

@@ -199,6 +199,9 @@ class EventStore(Protocol):
         behind it.
         """
 
+    def failure(self) -> Refusal | None:
+        """Return why nothing can be appended any more in this process; None while that may work."""
+
     def busy_jids(self) -> list[str]:
         """Return jobs that need a status or have a live process, oldest last change first."""
 

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 
+from ...protocol.errors import Refusal
 from ..events.usage_row import UsageRow
 from .contract import (
     Batch,
@@ -89,6 +90,9 @@ class FailingStore:
 
     def stalled(self) -> bool:
         return self._store.stalled()
+
+    def failure(self) -> Refusal | None:
+        return self._store.failure()
 
     def busy_jids(self) -> list[str]:
         return self._store.busy_jids()

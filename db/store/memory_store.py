@@ -231,6 +231,9 @@ class MemoryStore:
     def stalled(self) -> bool:
         return False
 
+    def failure(self) -> Refusal | None:
+        return self._failure if self._dead else None
+
     def busy_jids(self) -> list[str]:
         self._check()
         return [r.jid for r in sorted(self._index.values(), key=lambda r: r.position) if r.busy]

@@ -5,6 +5,9 @@
 #   postgres.sh where      the folder of the server's programs; 1 and a sentence if it is missing
 #   postgres.sh start DIR [SETTING...]   make a cluster in DIR if there is none, and start it; prints its URL
 #   postgres.sh stop DIR   stop it at once, and keep its data
+#   postgres.sh replica DIR OF [SETTING...]   copy the running server of the folder OF to DIR, and start a
+#                          server there that follows it as a streaming replica; prints its URL
+#   postgres.sh promote DIR   make the replica in DIR a server of its own, when the one that it follows is gone
 #
 # SETTING  as in postgresql.conf, for example max_connections=5. Root runs the server as the unix user
 # `postgres`. The superuser of the database is the unix user who calls this.
@@ -63,6 +66,24 @@ start() {
     echo "postgresql://$(id -un)@/postgres?host=$folder"
 }
 
+replica() {
+    local folder=$1 of=$2 bin
+    shift 2
+    bin=$(where) || exit 1
+    mkdir -p "$folder"
+    [[ $(id -u) != 0 ]] || { chown postgres "$folder"; chmod 755 "$folder"; }
+    (cd "$folder" && server "$bin/pg_basebackup" -d "host=$of user=$(id -un) application_name=replica" -D "$folder/data" \
+        --write-recovery-conf --wal-method=stream --checkpoint=fast --no-sync >"$folder/initdb.log" 2>&1) ||
+        { cat "$folder/initdb.log" >&2; fail "pg_basebackup of $of failed"; }
+    start "$folder" "$@"
+}
+
+promote() {
+    local bin
+    bin=$(where) || exit 1
+    (cd "$1" && server "$bin/pg_ctl" -D "$1/data" -w -t 60 promote >/dev/null)
+}
+
 stop() {
     local bin
     bin=$(where) || exit 1
@@ -72,9 +93,13 @@ stop() {
 
 case ${1:-} in
     install | where) "$1" ;;
-    start | stop)
+    start | stop | promote)
         (($# >= 2)) || fail "postgres.sh $1 DIR"
         "$@"
         ;;
-    *) fail "postgres.sh install | where | start DIR [SETTING...] | stop DIR" ;;
+    replica)
+        (($# >= 3)) || fail "postgres.sh replica DIR OF"
+        "$@"
+        ;;
+    *) fail "postgres.sh install | where | start DIR [SETTING...] | stop DIR | replica DIR OF [SETTING...] | promote DIR" ;;
 esac

@@ -35,6 +35,14 @@ class TokenFilter(_SiteRequest, frozen=True, kw_only=True):
     live: bool = False
 
 
+class Handover(_SiteRequest, frozen=True, kw_only=True):
+    """Hand the site over to a standby, if this supervisor serves it. supervisor: `HOST:PID`, or `HOST` if
+    it has one supervisor.
+    """
+
+    supervisor: Sentence
+
+
 class DrainChange(_SiteRequest, frozen=True, kw_only=True):
     """Begin or end a drain of a host, or without driver and host of the site: no new run starts
     there, and what runs goes on. reason: shown to users whose runs wait.

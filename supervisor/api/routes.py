@@ -248,6 +248,8 @@ ROUTES = (
     Route("/api/site-health", site.health, "admin", Subject.ALL, ("GET",)),
     Route("/api/site-drain", site.drain, "admin", Subject.ALL, takes=sq.DrainChange),
     Route("/api/site-drains", site.drained, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-supervisors", site.supervisors, "admin", Subject.ALL, ("GET",)),
+    Route("/api/site-handover", site.hand_over, "admin", Subject.ALL, takes=sq.Handover),
     Route("/api/site-load", site.load, "admin", Subject.ALL, ("GET",)),
     Route("/api/site-users", site.users, "admin", Subject.ALL, ("GET",)),
     Route("/api/site-tokens", site.tokens, "admin", Subject.ALL, takes=sq.TokenFilter),

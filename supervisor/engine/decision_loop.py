@@ -42,6 +42,7 @@ from ..core.interface.inputs import (
 )
 from ..core.resources import host_selection
 from ..core.resources.host_selection import Outages
+from ..core.resources.monthly_usage import next_month
 from ..core.state.configuration import CoreConfig
 from ..core.state.world import World
 
@@ -381,8 +382,11 @@ class Engine:
             self.ports.perform(ListTasks(key), core_inputs.cause(restarted))
 
     def poke(self) -> None:
-        """Try to recover even if no request arrives."""
-        if self._paused_until is not None:
+        """Try to recover even if no request arrives. A store may also fail while nothing is written."""
+        failure = self.store.failure()
+        if failure is not None:
+            self.ports.fatal(failure)
+        elif self._paused_until is not None:
             self._resume(self.ports.now())
         elif self._suspect:
             self._refold(self.ports.now())
@@ -427,12 +431,14 @@ class Engine:
             jobs.append((entry.job, requested))
         keys = {t.agent_key for j, _ in jobs for t in j.live_tasks()}
         counted = USAGE_HALF_LIVES * self.world.slots.fair.rules.half_life_secs
+        # with all of its hours: the clock may have been set back since they were recorded
+        month = month_of(now.wall), next_month(next_month(now.wall))
         self.world.restore(
             jobs,
             [self._agent_record(k) for k in sorted(keys)],  # others are loaded when needed
             self.store.usage(now.wall - counted, now.wall),
             now,
-            self.store.usage(month_of(now.wall), now.wall) if self.world.limits_hours else (),
+            self.store.usage(*month) if self.world.limits_hours else (),
         )
 
     def _read(self, jid: str) -> tuple[DurableJob, int]:

@@ -83,6 +83,12 @@ class EventLog:
         """Count jobs and bytes; None where the file is measured. Raises OSError."""
         return None
 
+    def supervisors(self) -> list[SupervisorSeen] | None:
+        """Return the supervisors of the site, the one that serves first; None unless they stand by. Waits
+        for the database. Raises OSError.
+        """
+        return None
+
 
 class PostgresLog(EventLog):
     """The log in a PostgreSQL schema."""
@@ -127,9 +133,11 @@ class PostgresLog(EventLog):
         from ...db.postgres.measurement import measured
 
         jobs, size = measured(self._address, self._password_file)
-        return LogSize(jobs, size, None if self.claim is None else self._supervisors())
+        return LogSize(jobs, size, self.supervisors())
 
-    def _supervisors(self) -> list[SupervisorSeen]:
+    def supervisors(self) -> list[SupervisorSeen] | None:
+        if self.claim is None:
+            return None
         from ...db.postgres.supervisors import listed
 
         return [

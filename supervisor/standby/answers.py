@@ -96,26 +96,32 @@ def server(
 
 
 def report(
-    holder: dict[str, Any] | None, epoch: int | None, lag: float | None, why: str | None
+    holder: dict[str, Any] | None,
+    epoch: int | None,
+    lag: float | None,
+    why: str | None,
+    *,
+    failing: bool = False,
 ) -> dict[str, Any]:
     """Return the health of a standby, in the form of `/health`. lag: seconds since the holder's last
-    renewal. why: the reason for a fault.
+    renewal. why: the reason for a fault. failing: it cannot take over before somebody acts.
     """
+    state = "failing" if failing else "degraded"
     reasons = (
         []
         if why is None
         else [
             {
-                "what": "standby",
-                "state": "degraded",
+                "what": "store" if failing else "standby",
+                "state": state,
                 "sentence": why,
                 "since": None,
-                "try": "jobscribe supervisors",
+                "try": "jobscribe db repair" if failing else "jobscribe supervisors",
             }
         ]
     )
     return {
-        "state": "degraded" if reasons else "ok",
+        "state": state if reasons else "ok",
         "at": time.time(),
         "reasons": reasons,
         "role": "standby",

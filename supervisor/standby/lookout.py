@@ -47,7 +47,13 @@ class Unknown(msgspec.Struct, frozen=True):
     why: str
 
 
-News = Seen | Taken | Unknown | Refusal
+class Behind(msgspec.Struct, frozen=True):
+    """The lease is free, but the log in the database lacks commits. why: a sentence."""
+
+    why: str
+
+
+News = Seen | Taken | Unknown | Behind | Refusal
 
 
 class Lookout:
@@ -70,6 +76,7 @@ class Lookout:
         self._stop = threading.Event()
         self._raw: Raw | None = None
         self._different = self._alone = self._elsewhere = 0
+        self._timeline = lease_protocol.Timeline()
         self._beat_at = 0.0
         self._thread = threading.Thread(target=self._run, name="lookout", daemon=True)
 
@@ -133,7 +140,14 @@ class Lookout:
         if self._different:
             return seen
         dead = seen.about is not None and has_ended(seen.about)
-        if not seen.free and not dead:
+        if dead or seen.free:
+            why = opening.lacking(self._site, seen.position)
+            if why is not None:
+                return Behind(why)
+        settled = self._timeline.settled(
+            seen.timeline, released=seen.released, now=time.monotonic()
+        )
+        if not dead and not (seen.free and settled):
             self._check_alone(seen)
             if seen.about is not None:
                 self._check_machine(seen.about, seen.expires_in)

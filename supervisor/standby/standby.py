@@ -28,17 +28,16 @@ from ..process import site_secrets
 from ..process.connection_limits import ConnectionGuard
 from ..process.counters import Counters
 from ..process.event_log import EventLog
+from ..process.handover import EXIT_AGAIN
 from ..process.listeners import PAUSE_SECS
 from ..process.root_directory import RootDirectory
 from . import answers
 from .answers import HEALTH
 from .forwarding import Forwarder
 from .listening import KINDS, Kind, Listening, listen
-from .lookout import Lookout, News, Taken, Unknown, life
+from .lookout import Behind, Lookout, News, Taken, Unknown, life
 from .passing import FOLDER, Passer
 
-#: Exit code of a process that lost its lease (EX_TEMPFAIL of sysexits.h): start it again.
-EXIT_LOST = 75
 #: A connection whose client sends nothing is passed on after this time.
 PEEK_SECS = 1.0
 #: Connections accepted in one iteration of the event loop.
@@ -84,6 +83,7 @@ class Standby:
         )
         self._seen: Seen | None = None
         self._problem: str | None = "its database was not asked yet"
+        self._failing = False
         self._passer: Passer | None = None
         self._forwarder = Forwarder()
         self._peeked: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -114,7 +114,8 @@ class Standby:
                 "addresses": seen.about.addresses,
             }
         lag = None if seen is None else max(0.0, LEASE_SECS - seen.expires_in)
-        return answers.report(holder, None if seen is None else seen.epoch, lag, self._problem)
+        epoch = None if seen is None else seen.epoch
+        return answers.report(holder, epoch, lag, self._problem, failing=self._failing)
 
     # ---- the lease
 
@@ -134,12 +135,18 @@ class Standby:
             case Unknown():
                 if self._problem != news.why:
                     self._log("the lease cannot be read: {}", news.why)
-                self._problem = news.why
+                self._problem, self._failing = news.why, False
+            case Behind():
+                if self._problem != news.why:
+                    self._log("the lease is not taken: {}", news.why)
+                self._problem, self._failing = news.why, True
+                self._ready()
             case Seen():
                 self._follow(news)
 
     def _follow(self, seen: Seen) -> None:
         before, self._seen, self._problem = self._seen, seen, None
+        self._failing = False
         if before is None or before.holder != seen.holder:
             self._drop_passer()
             name = (
@@ -307,4 +314,4 @@ def _end(late: float) -> None:
     text = f"the lease of the site ended {late:.1f} s ago: this supervisor ends, and may be started again\n"
     with contextlib.suppress(OSError):
         os.write(2, text.encode())
-    os._exit(EXIT_LOST)
+    os._exit(EXIT_AGAIN)

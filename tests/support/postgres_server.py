@@ -33,10 +33,24 @@ class Server:
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="jspg-", dir="/tmp"))
         atexit.register(self.remove)
 
-    def start(self, *settings: str) -> None:
+    def start(self, *settings: str, within: tuple[str, ...] = ()) -> None:
+        """within: a command that runs another one, for example in a network namespace."""
         subprocess.run(
-            [ENGINE, "start", self.folder, *settings], check=True, stdout=subprocess.DEVNULL
+            [*within, ENGINE, "start", self.folder, *settings],
+            check=True,
+            stdout=subprocess.DEVNULL,
         )
+
+    def follow(self, other: "Server", *settings: str) -> None:
+        """Copy another server, and start as its streaming replica."""
+        subprocess.run(
+            [ENGINE, "replica", self.folder, other.folder, *settings],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def promote(self) -> None:
+        subprocess.run([ENGINE, "promote", self.folder], check=True)
 
     def stop(self) -> None:
         subprocess.run([ENGINE, "stop", self.folder], check=True)
@@ -74,6 +88,11 @@ class Server:
         schema = schema or f"site{next(_schemas)}"
         name = f"{user}@" if user else ""
         return f"postgresql://{name}/postgres?host={self.folder}&schema={schema}"
+
+    def url_of_both(self, other: "Server") -> str:
+        """Return the address of a new site on this server and its replica: the one that takes writes."""
+        hosts = f"{self.folder},{other.folder}&target_session_attrs=read-write"
+        return f"postgresql:///postgres?host={hosts}&schema=site{next(_schemas)}"
 
     def connect(self) -> Any:
         import psycopg

@@ -9,12 +9,13 @@ from typing import Any
 
 from ....db.events.state import Job
 from ....protocol.api.requests import QueueReport
-from ....protocol.api.site_requests import DrainChange, TokenFilter
+from ....protocol.api.site_requests import DrainChange, Handover, TokenFilter
 from ....protocol.ids import DEFAULT_QUEUE
 from ....protocol.jobs.status import PENDING
 from ...core.status import queue_report
 from ...core.status.queue_report import ActiveRuns
 from ...metrics.exporter import CONTENT_TYPE
+from ...process import handover as handovers
 from ...runs import site_drains
 from ..transport.request_handler import Handler
 from . import site_acts
@@ -124,6 +125,23 @@ async def drain(h: Handler) -> Any:
 async def drained(h: Handler) -> Any:
     """Return the drains there are."""
     return {"state": "ok", "drains": [] if h.services.drains is None else h.services.drains.rows()}
+
+
+async def supervisors(h: Handler) -> Any:
+    """Return the supervisors of the site; none unless they stand by."""
+    handover = h.services.handover or handovers.ALONE
+    return {"state": "ok", "name": handover.name, "supervisors": await handover.rows()}
+
+
+async def hand_over(h: Handler) -> Any:
+    """Hand the site over to a standby, if this supervisor is meant. The answer is sent before."""
+    request, handover = h.parsed(Handover), h.services.handover or handovers.ALONE
+    mine = await handover.check(request.supervisor)
+    if mine:
+        h.log("handover to a standby requested")
+        await site_acts.record(h, "site-handover")
+        handover.begin()
+    return {"state": "ok", "name": handover.name, "begun": mine}
 
 
 async def users(h: Handler) -> Any:

@@ -39,6 +39,7 @@ from ...files.run_dir_uploads import RunDirUploads
 from ...files.uploads import Uploads
 from ...metrics.exporter import MetricsExporter
 from ...notifications.notifier import Notifications
+from ...process.handover import Handover
 from ...runs.port_leases import Leases
 from ...runs.request_validation import MAX_BODY, MAX_ONE, parse_body, parse_runs
 from ...runs.service import RunService
@@ -63,6 +64,7 @@ class ApiContext(NamedTuple):
     clients have not read yet. sign_ins, clusters: None without clusters. known: names with which
     `trace` finds agents and containers. logs_written: returns when the log files are up to date, or
     after a second. disk: the disk usage of users. settings_rows: all settings with their origins. drains: of hosts and the site.
+    handover: to a standby.
     """
 
     runs: RunService
@@ -89,6 +91,7 @@ class ApiContext(NamedTuple):
     shells: Shells | None = None
     settings_rows: Callable[[], Sequence[Row]] = tuple
     drains: SiteDrains | None = None
+    handover: Handover | None = None
 
 
 class Sink(Protocol):

@@ -69,10 +69,10 @@ class Driver:
         """Send the eviction as the effect executor does: over the intended connection, unless a
         request waits for an answer there.
         """
-        self.on_dismissal(effect)
         link = self.supervisor.links.get(effect.key)
         if link is None or link.epoch != effect.epoch:
-            return
+            return  # decisions that followed in the same commit may have placed tasks with it
+        self.on_dismissal(effect)
         if link.asked:
             self.time.saw("an agent that was to be dismissed was busy")
             self.supervisor.life.after(

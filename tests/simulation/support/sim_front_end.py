@@ -45,6 +45,9 @@ class FrontEnd:
     def step(self) -> None:
         if not self.supervisor.awake or self.sim.time.steps % LOOK_EVERY:
             return
+        deadline = self.supervisor.deadline
+        if deadline is not None and not deadline.held:
+            return  # the process ends before it answers, and names nothing any more
         named, self._reader._names = self._reader._names, {}
         for jid in named:
             if self._kept.pop(jid, None) is not None:

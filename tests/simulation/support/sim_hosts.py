@@ -192,7 +192,8 @@ class Hosts:
             task = self.sim.supervisor.engine.world.task(token)
             process = self.sim.machine.by_token.get(str(token))
             unused = (
-                task is None or task.waits_for_slot
+                # the end of one that never started may not be durable yet
+                task is None or task.waits_for_slot or task.exit is not None
                 if process is None
                 else process.ended is not None
             )

@@ -62,6 +62,8 @@ def refused_for_nothing(clients: "Clients", supervisor: "Supervisor", uid: str) 
     whose end the supervisor does not know counts as one that runs; after a restart of the
     supervisor, it may count from the request of its run.
     """
+    if supervisor.engine.paused or supervisor.engine._suspect:
+        return False  # it decides after it has folded its log again
     cores = gpus = 0.0
     world, home = supervisor.engine.world, supervisor.machine.home
     live = {str(t.token): job.run for job in world.jobs.values() for t in job.live_tasks()}

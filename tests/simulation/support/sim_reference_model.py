@@ -378,7 +378,10 @@ class ReferenceModel:
                 f"{run.jid}: {e.retry} follows on {exit_}, after {run.retries}; a pause of {expected} was due"
             )
         run.retries.append(e.retry.behavior)
-        run.retry, run.retry_boot = e.retry.behavior, self.machine.home.boot
+        home = self.machine.home
+        # a slow commit may arrive after a reboot
+        same = e.retry.boot_id in (None, home.boot_id)
+        run.retry, run.retry_boot = e.retry.behavior, home.boot if same else -1
         decided_at = (e.retry.mono or 0.0) + self.machine.home.booted_at
         run.not_before = decided_at + e.retry.delay_secs - 0.001
 

@@ -22,6 +22,9 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def answer(call: Any) -> dict[str, Any]:
         if call.path == "/api/pool":
             return {"hosts": HOSTS}
+        if call.path == "/api/site-handover":
+            name = json.loads(call.body)["supervisor"]
+            return {"begun": name == "a:7", "name": "a:7"}
         if call.path == "/api/site-drain":
             changes.append(json.loads(call.body))
         return {"drains": [SITE, DISKS]}
@@ -65,3 +68,13 @@ def test_a_host_of_two_drivers_needs_its_driver(
     ended = run("drain", "host", "b")
     assert ended.code != 0 and "docker and podman; name the driver" in ended.err
     assert changes == []
+
+
+def test_a_supervisor_hands_over(run: Run, fake: Fake, changes: list[dict[str, Any]]) -> None:
+    assert "a:7 hands over" in run("drain", "supervisor", "a:7").err
+    assert "b:8 does not serve the site: a:7 does" in run("drain", "supervisor", "b:8").err
+    assert run("drain", "supervisor", "b:8", "--json").json() == {
+        "schema": "jobscribe.handover/1",
+        "name": "b:8",
+        "begun": False,
+    }

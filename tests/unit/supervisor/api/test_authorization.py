@@ -65,6 +65,8 @@ SITE = {
     "/api/site-health",
     "/api/site-drain",
     "/api/site-drains",
+    "/api/site-supervisors",
+    "/api/site-handover",
     "/api/site-load",
     "/api/site-users",
     "/api/site-tokens",

@@ -2,7 +2,11 @@
 whom they concern, drains that survive a restart.
 """
 
+import asyncio
 import json
+import os
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +18,7 @@ from access_kit import Clock, access
 from in_memory_supervisor import InMemorySupervisor
 
 from jobscribe.db.events.events import AUDIT
+from jobscribe.protocol.api import site_requests
 from jobscribe.protocol.api.requests import QueueReport, RunStatusRequest
 from jobscribe.protocol.api.site_requests import (
     DrainChange,
@@ -29,6 +34,8 @@ from jobscribe.service.site.users_file import Users
 from jobscribe.supervisor.access.principal import OPERATOR
 from jobscribe.supervisor.api.endpoints import site, upkeep
 from jobscribe.supervisor.core.interface.drains import Drain
+from jobscribe.supervisor.process.event_log import SupervisorSeen
+from jobscribe.supervisor.process.handover import Handover
 from jobscribe.supervisor.runs import site_drains
 from jobscribe.supervisor.runs.site_drains import SiteDrains
 
@@ -238,3 +245,40 @@ def test_a_damaged_file_of_drains_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="cannot be read") as refused:
         site_drains.read(tmp_path / "drains.json")
     assert refused.value.code == "badConfig"
+
+
+async def test_a_supervisor_hands_over_only_if_it_serves_and_another_one_stands_by(
+    made: Site,
+) -> None:
+    stopped: list[bool] = []
+    rows = [SupervisorSeen("serving", socket.gethostname(), os.getpid(), 0.1, 0.0)]
+    handover = Handover(lambda: rows, lambda: stopped.append(True))
+    made.services.handover = handover
+    body = site_requests.Handover(supervisor=handover.name)
+    with pytest.raises(Refusal, match="no other supervisor stands by"):
+        await made.ask(site.hand_over, body)
+    rows.append(SupervisorSeen("standby", "other", 7, 0.1, 0.0))
+    with pytest.raises(Refusal, match="has the name nobody"):
+        await made.ask(site.hand_over, site_requests.Handover(supervisor="nobody"))
+    # a repetition that reaches the one that took over
+    answer = await made.ask(site.hand_over, site_requests.Handover(supervisor="other"))
+    assert (answer["begun"], stopped, handover.begun) == (False, [], False)
+    assert made.in_memory.store.read(AUDIT) == []
+    listed = await made.ask(site.supervisors)
+    assert [s["name"] for s in listed["supervisors"]] == [handover.name, "other:7"]
+    for _ in range(2):
+        assert (await made.ask(site.hand_over, body))["begun"]
+    await asyncio.sleep(0)
+    events = [s.event for s in made.in_memory.store.read(AUDIT)]
+    assert [e.action for e in events] == ["site-handover", "site-handover"]  # type: ignore[union-attr]
+    deadline = time.monotonic() + 30
+    while not stopped:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    assert stopped == [True]
+    rows.append(SupervisorSeen("standby", "other", 8, 0.1, 0.0))
+    with pytest.raises(Refusal, match="several supervisors: name other:7 and other:8"):
+        await made.ask(site.hand_over, site_requests.Handover(supervisor="other"))
+    made.services.handover = None
+    with pytest.raises(Refusal, match="this site has one supervisor"):
+        await made.ask(site.supervisors)

@@ -18,6 +18,7 @@ from jobscribe.db.store.contract import Stored
 from jobscribe.db.store.failing_store import Faults
 from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.api.requests import RunCancel, RunSimulation
+from jobscribe.protocol.clusters.queues import Queues, UserLimits
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import DEFAULT_QUEUE, Token
 from jobscribe.protocol.wire.messages import PortsProbed, RunStatusUpdate, Snapshot
@@ -713,6 +714,32 @@ def test_a_store_that_is_gone_for_good_is_fatal(kit):
     assert house.dead == ["storageUnavailable"]
     handle = house.submit(3)
     assert house.answers()[handle] == "storageUnavailable"
+
+
+def test_a_store_that_fails_while_nothing_is_written_is_fatal(house, monkeypatch):
+    lost = Refusal("storageUnavailable", "the log in the database lacks commits")
+    monkeypatch.setattr(house.store, "failure", lambda: lost)
+    house.engine.poke()
+    assert house.dead == ["storageUnavailable"]
+
+
+def test_hours_of_a_month_count_after_a_restart_with_a_clock_that_was_set_back(kit):
+    limits = Queues(limits=UserLimits(core_hours=1.0))
+    house = House(kit, queues=limits)
+    house.wall = kit.WALL + 2 * HOUR
+    house.submit(1)
+    house.agent()
+    token = house.token(1)
+    house.says(kit.running(token))
+    over = kit.ended(token)
+    exit_ = kit.replace(over.exit, ended_at=kit.WALL + 2 * HOUR)
+    house.says(kit.replace(over, exit=exit_))
+    house.wall = kit.WALL
+    handle = house.submit(2)
+    assert house.answers()[handle] == "hoursUsedUp"
+    after = house.restarted(kit, queues=limits)
+    handle = after.submit(2)
+    assert after.answers()[handle] == "hoursUsedUp"
 
 
 def test_the_disk_is_still_full_after_the_pause(kit):
