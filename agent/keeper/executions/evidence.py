@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import json
 import os
-import signal
-import stat
 
-from ....runtime.execution.folder import EXIT, STDERR
+from ....runtime.execution.folder import EXIT, STDERR, STDOUT
 from ..linux.oom_detection import describe_fault
 from ..loop.log import log
 
@@ -22,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..loop.write_retry import WriteRetryQueue
+    from .ledger import KeeperLedger
     from .state import Execution
 
 _OWN, _LATEST = ".jobscribe", "latest"
@@ -90,55 +87,16 @@ def _replace_link(target: str, path: str) -> None:
 # ---- the exit
 
 
-def write_exit(e: Execution, exit_: dict[str, Any], writes: WriteRetryQueue) -> None:
-    """Write `exit.json`, now or as soon as the disk takes it. After a success without error output
-    its inode is that of the empty `stderr.log`, which then does not exist.
+def write_exit(
+    e: Execution, exit_: dict[str, Any], layout: KeeperLedger, writes: WriteRetryQueue
+) -> None:
+    """Record an exit: of a success in the ledger, where empty output files become spare; any other
+    as `exit.json`, now or as soon as the disk takes it.
     """
-    if exit_.get("code") != 0 or not _reuse_stderr(e.folder, json.dumps(exit_).encode()):
-        writes.write(f"{e.folder}/{EXIT}", exit_)
-
-
-def _reuse_stderr(folder: str, data: bytes) -> bool:
-    """Make `exit.json` of an empty `stderr.log`. Return False, with nothing changed, if it is not
-    empty or if any other process has it open: it could still write to it.
-    """
-    error_output = f"{folder}/{STDERR}"
-    try:
-        fd = os.open(error_output, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return _is_ours(fd) and _turn_into(f"{folder}/{EXIT}", fd, error_output, data)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def _is_ours(fd: int) -> bool:
-    """Return whether this is an empty file that no other process has open. Until it is closed,
-    others wait when they open it. Raises OSError if another process has it open, or if the file
-    system cannot tell.
-    """
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_size or status.st_nlink != 1:
-        return False
-    # the signal tells that another process waits; it is ignored by default
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
-    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    return True
-
-
-def _turn_into(path: str, fd: int, former: str, data: bytes) -> bool:
-    temporary = f"{path}.new"
-    os.rename(former, temporary)
-    try:
-        # another process may have begun to open it before the rename
-        if fcntl.fcntl(fd, fcntl.F_GETLEASE) == fcntl.F_WRLCK and os.write(fd, data) == len(data):
-            os.rename(temporary, path)
-            return True
-    except OSError:
-        pass  # for example a full disk
-    os.ftruncate(fd, 0)
-    os.rename(temporary, former)
-    return False
+    if exit_.get("code") == 0:
+        with contextlib.suppress(OSError):  # for example a full disk: a file, later
+            layout.record_end(e.name, exit_)
+            for name in (STDOUT, STDERR):
+                layout.spare.give(f"{e.folder}/{name}")
+            return
+    writes.write(f"{e.folder}/{EXIT}", exit_)

@@ -209,7 +209,9 @@ class Launcher:
         e.oom_counters = read_oom_counters(around, recent=True)
         opened: list[int] = []
         try:
-            opened += [os.open(f"{e.folder}/{name}", _APPEND, 0o600) for name in (STDOUT, STDERR)]
+            for path in (f"{e.folder}/{STDOUT}", f"{e.folder}/{STDERR}"):
+                self._layout.spare.take(path)
+                opened.append(os.open(path, _APPEND, 0o600))
             setting = Setting(
                 str(e.run_dir),
                 [(self._null, 0), (opened[0], 1), (opened[1], 2), (e.lock_fd, LOCK_FD)],

@@ -59,6 +59,7 @@ class Execution:
         "pause",
         "pid",
         "pidfd",
+        "recorded",
         "run_dir",
         "samples",
         "sizes",
@@ -89,6 +90,8 @@ class Execution:
         #: its end lets the next waiting execution start; the token of that execution
         self.slot = False
         self.successor: str | None = None
+        #: its exit is in `exit.json`, whatever it is
+        self.recorded = False
         #: no other execution of this keeper ran at the same time
         self.alone = True
         self.lock_fd = self.pidfd = -1

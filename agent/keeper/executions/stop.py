@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..linux.kernel_log import KernelLogReader
     from ..loop.event_loop import Loop
     from ..loop.write_retry import WriteRetryQueue
+    from .ledger import KeeperLedger
     from .process_tracker import ProcessTracker
     from .state import Execution
 
@@ -69,8 +70,9 @@ class Terminator:
         finished: Callable[[Execution], None],
         exited: Callable[[Execution], None],
         kernel: KernelLogReader,
+        layout: KeeperLedger,
     ) -> None:
-        self._kernel, self._exited = kernel, exited
+        self._kernel, self._exited, self._layout = kernel, exited, layout
         self._loop, self._tracker, self._cap, self._cgroups, self._writes = (
             loop,
             tracker,
@@ -348,7 +350,7 @@ class Terminator:
             log(
                 f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed"
             )
-        write_exit(e, exit_, self._writes)
+        write_exit(e, exit_, self._layout, self._writes)
         failpoints.reached("keeper.ended")
         if e.own:
             os.waitpid(_pid(e), 0)
