@@ -4,6 +4,7 @@ remembered until the agent forgets it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import time
@@ -21,6 +22,7 @@ from ....runtime.execution.folder import EXIT
 from ..linux.kernel_log import AT_FIRST_SECS, KernelLogReader
 from ..loop.log import log
 from ..loop.write_retry import WriteRetryQueue
+from .evidence import OWN, describe, link_run_dir
 from .ledger import KeeperLedger
 from .process_sampler import sample_executions
 from .recovery import recover_execution, resume_stop
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 #: Seconds between checks of output sizes and of main processes that are not children; the short
 #: interval applies while output grows fast.
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
+#: An execution that succeeds within this time (seconds) leaves no script and no link.
+_BRIEF_SECS = 0.2
 #: An end that the agent has not stored for about this long (seconds) gets a file.
 _UNSTORED_SECS = 5.0
 #: Limit of environments that start orders may refer to.
@@ -289,6 +293,8 @@ class ExecutionController:
         )
         if not e.life.exiting:
             self._launcher.record_start(e)
+        if e.run_dir is not None and not os.path.lexists(f"{e.run_dir}/{OWN}"):
+            link_run_dir(e)
         self._cap.remember(e)
         self._add(e)
         if not e.life.exiting:
@@ -319,7 +325,13 @@ class ExecutionController:
 
     def _tick(self) -> None:
         fast = False
+        now = time.monotonic()
         for e in list(self.running.values()):
+            if (e.life.running_secs(now) or 0.0) >= _BRIEF_SECS:
+                with contextlib.suppress(
+                    OSError
+                ):  # for example a full disk: the next tick repeats it
+                    describe(e)
             fast = self._cap.apply(e) or fast
             if (
                 not e.own

@@ -1,4 +1,4 @@
-"""Files of an execution besides its script and output: the links from its run directory, and its
+"""Files of an execution besides its output: its script, the links from its run directory, and its
 exit. They take few inodes: to create one is the most expensive step of a short job on some file
 systems, and a site keeps the evidence of many jobs.
 """
@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 
-from ....runtime.execution.folder import EXIT, STDERR, STDOUT
+from ....runtime.execution.folder import EXIT, SCRIPT, STDERR, STDOUT, write
 from ..linux.oom_detection import describe_fault
 from ..loop.log import log
 
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from .ledger import KeeperLedger
     from .state import Execution
 
-_OWN, _LATEST = ".jobscribe", "latest"
+OWN, _LATEST = ".jobscribe", "latest"
+
+
+def describe(e: Execution) -> None:
+    """Write the script, and link the run directory to the evidence, unless that is done. Raises
+    OSError; then it may be tried again.
+    """
+    if e.script is not None:
+        write(f"{e.folder}/{SCRIPT}", e.script, 0o700)
+        e.script = None
+        link_run_dir(e)
 
 
 # ---- links
@@ -32,7 +42,7 @@ def link_run_dir(e: Execution) -> None:
     `.jobscribe/latest` is the same folder. From the second attempt on, `.jobscribe/attempt-<n>` are
     those of the others. A failure is only logged: the links are a convenience.
     """
-    own, parts = f"{e.run_dir}/{_OWN}", e.token.split("/")
+    own, parts = f"{e.run_dir}/{OWN}", e.token.split("/")
     attempt = int(parts[2]) if len(parts) == 5 and parts[2].isdecimal() else 1
     try:
         if attempt > 1:

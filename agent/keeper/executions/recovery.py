@@ -34,8 +34,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ....runtime.processes import Process
     from ....runtime.execution.keeper_ledger import Entry
+    from ....runtime.processes import Process
     from ..linux.cgroups import Cgroups
     from .ledger import KeeperLedger
 
@@ -183,7 +183,7 @@ def _locked(e: Execution) -> bool:
 
 def _is_locked(path: str) -> bool:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:

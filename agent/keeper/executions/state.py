@@ -62,6 +62,7 @@ class Execution:
         "recorded",
         "run_dir",
         "samples",
+        "script",
         "sizes",
         "slot",
         "successor",
@@ -90,6 +91,8 @@ class Execution:
         #: its end lets the next waiting execution start; the token of that execution
         self.slot = False
         self.successor: str | None = None
+        #: the text of `script.sh`, until it is written
+        self.script: bytes | None = None
         #: its exit is in `exit.json`, whatever it is
         self.recorded = False
         #: no other execution of this keeper ran at the same time

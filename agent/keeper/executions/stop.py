@@ -7,6 +7,7 @@ do not count.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -19,7 +20,7 @@ from ..loop.log import log
 from . import exit_facts, exit_info
 from .core_collection import CoreCollection
 from .earlier_reaper import will_record
-from .evidence import write_exit
+from .evidence import describe, write_exit
 from .start import close_lock
 
 TYPE_CHECKING = False
@@ -341,6 +342,9 @@ class Terminator:
                     "signal": int(signal.SIGKILL),
                 }
         failpoints.reached("keeper.seen")
+        if exit_.get("code") != 0:
+            with contextlib.suppress(OSError):  # for example a full disk
+                describe(e)
         self._cap.apply(e, last=True)
         exit_ |= exit_facts.out_of_memory_fields(e, exit_, self._cgroups.around)
         exit_ |= self._facts(e, exit_)
