@@ -106,6 +106,7 @@ def write_exit(
     if exit_.get("code") == 0:
         with contextlib.suppress(OSError):  # for example a full disk: a file, later
             layout.record_end(e.name, exit_)
+            e.close_lock()
             for name in (STDOUT, STDERR):
                 layout.spare.give(f"{e.folder}/{name}")
             return

@@ -123,7 +123,7 @@ class Launcher:
             self._spawn(e, order, program)
             failpoints.reached("keeper.spawned")
         except (OSError, ValueError) as error:  # ValueError: text invalid in a file name or script
-            close_lock(e)
+            e.close_lock()
             if e.cgroup is not None:
                 e.cgroup.remove()
             word, sentence = (
@@ -353,13 +353,6 @@ def _is_text(path: bytes) -> bool:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
-
-
-def close_lock(e: Execution) -> None:
-    """Close the keeper's descriptor of the lock."""
-    if e.lock_fd >= 0:
-        os.close(e.lock_fd)
-        e.lock_fd = -1
 
 
 def _make_run_dir(path: str) -> bool:

@@ -120,6 +120,12 @@ class Execution:
         message = os.fsencode(f"{self.folder}/{MESSAGE}")
         return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": message}
 
+    def close_lock(self) -> None:
+        """Close the keeper's descriptor of the lock."""
+        if self.lock_fd >= 0:
+            os.close(self.lock_fd)
+            self.lock_fd = -1
+
     def record_main(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
         self.pid, self.ticks = pid, ticks
         self.life.started(wall, mono)

@@ -21,7 +21,6 @@ from . import exit_facts, exit_info
 from .core_collection import CoreCollection
 from .earlier_reaper import will_record
 from .evidence import describe, write_exit
-from .start import close_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -359,7 +358,7 @@ class Terminator:
         if e.own:
             os.waitpid(_pid(e), 0)
         e.finish(exit_)
-        close_lock(e)
+        e.close_lock()
         self._release_cgroup(e)
         del self._running[e.name]
         self._tracker.forget(e.name)

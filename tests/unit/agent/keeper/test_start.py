@@ -163,13 +163,15 @@ def test_a_run_directory_without_a_link_is_no_reason_not_to_start(keeper: Keeper
 def test_a_run_that_succeeds_at_once_leaves_neither_script_nor_link_and_others_do(
     keeper: Keeper,
 ) -> None:
-    brief, failed, longer = (
-        keeper.launch(text) for text in ("echo out", "exit 3", "sleep NAP; echo out")
+    silent, brief, failed, longer = (
+        keeper.launch(text) for text in ("exit 0", "echo out", "exit 3", "sleep NAP; echo out")
     )
-    assert keeper.end_of(brief).ok and keeper.end_of(failed).code == 3
+    assert keeper.end_of(silent).ok and keeper.end_of(brief).ok
+    assert keeper.end_of(failed).code == 3
     until(lambda: (keeper.run_dir(longer) / ".jobscribe").exists())
     keeper.wake()
     assert keeper.end_of(longer).ok
+    assert os.listdir(keeper.evidence(silent)) == []
     assert os.listdir(keeper.evidence(brief)) == ["stdout.log"]
     assert os.listdir(keeper.run_dir(brief)) == []
     for token in (failed, longer):
