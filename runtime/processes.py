@@ -15,7 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 #: The inode of every machine's first pid namespace; all other numbers are reused.
 _FIRST_NAMESPACE = 0xEFFF_FFFC
@@ -205,6 +205,17 @@ def opened(pid: int, fd: int) -> str | None:
         return os.readlink(f"/proc/{pid}/fd/{fd}")
     except _NOT_READABLE:
         return None
+
+
+def holds(pid: int, fd: int, paths: Sequence[str]) -> bool:
+    """Return whether a process has one of these files open as this descriptor; the first of them
+    counts only if it is open to append to it, not to read it.
+    """
+    path = opened(pid, fd)
+    if path != paths[0]:
+        return path in paths
+    words = _read(f"/proc/{pid}/fdinfo/{fd}").split()
+    return b"flags:" in words and bool(int(words[words.index(b"flags:") + 1], 8) & os.O_APPEND)
 
 
 def _read(path: str) -> bytes:

@@ -146,13 +146,13 @@ class Evidence:
         offset: int,
         limit: int,
         wait_secs: float,
-        has_ended: Callable[[], bool],
+        has_ended: Callable[[], bool | None],
     ) -> Chunk:
         """Return up to `limit` bytes of "stdout" or "stderr" from `offset`; without new data wait up
         to `wait_secs`.
 
         Dropped bytes are skipped and counted. `end` is true only if the execution has ended (by
-        `has_ended`, or by its final evidence) and everything was read, so the last line is never
+        `has_ended`, or by its evidence) and everything was read, so the last line is never
         lost. Raises OSError.
         """
         limit = max(1, min(limit, MAX_READ))
@@ -171,7 +171,7 @@ class Evidence:
         offset: int,
         limit: int,
         until: float,
-        has_ended: Callable[[], bool],
+        has_ended: Callable[[], bool | None],
     ) -> Chunk:
         """Check, wait for a change, check again. Returns early if the folder was created meanwhile
         and can be watched.
@@ -186,11 +186,15 @@ class Evidence:
             if not change.notified:
                 return self._read_now(name, stream, offset, limit, has_ended)
 
+    def _is_over(self, name: str, ended: bool | None) -> bool:
+        """ended: None if the execution is unknown; then it is over if it has evidence."""
+        return ended or self.path(name, "" if ended is None else _FINAL).exists()
+
     def _read_now(
-        self, name: str, stream: str, offset: int, limit: int, has_ended: Callable[[], bool]
+        self, name: str, stream: str, offset: int, limit: int, has_ended: Callable[[], bool | None]
     ) -> Chunk:
         # checked before the size: all output was written before the end
-        over = has_ended() or self.path(name, _FINAL).exists()
+        over = self._is_over(name, has_ended())
         path = self.path(name, f"{stream}.log")
         try:
             # a job can replace the file: follow no link, and do not block on a pipe

@@ -249,6 +249,7 @@ class _Keeper:
         try:
             return self._loop.run()
         finally:
+            self._jobs.write_exit_files()
             self._jobs.pending_writes.flush()
             self._loop.close()
             self._cgroups.close()

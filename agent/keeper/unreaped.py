@@ -42,6 +42,7 @@ def all_mains(folder: str, known: Mains) -> Mains:
         evidence = f"{folder}/run/{name}"
         if (
             entry.start is not None
+            or entry.exit is not None
             or name in found
             or entry.ticks is None
             or not os.path.isdir(evidence)

@@ -344,12 +344,12 @@ class Session:
 
     # ---- questions
 
-    def has_ended(self, token: Token) -> bool:
-        """Return whether it has ended. False for unknown tokens: they may be on their way here, or
-        were acknowledged and have final evidence.
+    def has_ended(self, token: Token) -> bool | None:
+        """Return whether it has ended. None for unknown tokens: they may be on their way here, or
+        were acknowledged and have evidence.
         """
         known = self._known.get(token)
-        return known is not None and known.execution.state == ExecutionState.ENDED
+        return None if known is None else known.execution.state == ExecutionState.ENDED
 
     def live(self) -> int:
         return sum(k.execution.state != ExecutionState.ENDED for k in self._known.values())

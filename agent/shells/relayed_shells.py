@@ -5,6 +5,7 @@ shell is a child of the agent, beside the execution: it ends with the agent, and
 with it. The programs for stacks and profiles start in the same way, without the script.
 """
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
 
@@ -20,6 +21,8 @@ from ...runtime.shells.session import ShellSession, ShellTable
 from ..files.output_reader import Evidence
 from .pty_process import PtyProcess
 
+#: A keeper writes the script of a run that takes longer within this time (seconds).
+_SCRIPT_SECS = 1.0
 #: Variables that the shell gets besides those of the execution.
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "USER")
 #: Returns the command that enters this node of an execution ("": its first one; nothing on this
@@ -51,7 +54,7 @@ class Shells:
 
     async def _start(self, op: OpenShell, session: ShellSession) -> PtyProcess:
         if isinstance(op.program, msgspec.UnsetType):
-            argv, env = _entered_script(self._evidence, op.token, self._enter)
+            argv, env = await _entered_script(self._evidence, op.token, self._enter)
         else:
             if op.program.name == "ssh":
                 raise Refusal("notHere", "only a task in a container of its own has an sshd")
@@ -69,7 +72,7 @@ class Shells:
         return process
 
 
-def _entered_script(
+async def _entered_script(
     evidence: Evidence, token: Token, enter: Enter
 ) -> tuple[list[str], Mapping[str, str]]:
     """Return the command that runs the script of an execution where the execution is, and the
@@ -77,9 +80,13 @@ def _entered_script(
     """
     prefix, env = enter(token, "")
     script = evidence.path(token.name, SCRIPT)
+    for _ in range(20):
+        if script.exists():
+            break
+        await asyncio.sleep(_SCRIPT_SECS / 20)
     if not script.exists():
         raise Refusal(
             "notHere",
-            f"the task cannot be entered: it has not started yet, or its files were removed ({script})",
+            f"the task cannot be entered: it has not started yet, succeeded at once, or its files were removed ({script})",
         )
     return [*prefix, "/bin/sh", str(script), "--shell"], env

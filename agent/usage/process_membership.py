@@ -137,7 +137,7 @@ def _owner(p: Process, executions: Sequence[Execution]) -> str | None:
         for n, v in zip(names, processes.environment(p.pid, *names), strict=True)
     ]
     for e in executions:
-        if carried == e.marks() or processes.opened(p.pid, LOCK_FD) in lock_paths(e.folder):
+        if carried == e.marks() or processes.holds(p.pid, LOCK_FD, lock_paths(e.folder)):
             return e.name
     return None
 

@@ -10,6 +10,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..session.relayed_shell import relayed
 from ..session.session import Session, command, session
 from .tasks import task_name
 
-_SCRIPT = "script.sh"
+_SCRIPT, _SCRIPT_SECS = "script.sh", 1.0
 #: Number of tasks listed if the user must choose one.
 _LISTED_TASKS = 8
 
@@ -163,13 +164,20 @@ def _check(task: dict[str, Any], words: list[str]) -> None:
         how = f"runuser -u {owner} -- {line}" if os.geteuid() == 0 else f"sudo -u {owner} {line}"
         reason = f"only unix user {owner} can enter task {task_name(task)}"
         raise Refusal("notHere", f"{reason}; you are {_user(os.geteuid())}; run: {how}")
-    if not os.path.exists(path):
-        why = (
-            "the task has not started yet"
-            if task["state"] == TaskStatus.PLACED
-            else "its files were removed or lie on another machine"
-        )
+    if not _appears(path, task):
+        why = {
+            TaskStatus.PLACED: "the task has not started yet",
+            TaskStatus.SUCCEEDED: "it succeeded at once and left no script, or its files are not here; try `jobscribe job repro`",
+        }.get(task["state"], "its files were removed or lie on another machine")
         raise Refusal("notHere", f"task {task_name(task)} cannot be entered here: {why} ({path})")
+
+
+def _appears(path: str, task: dict[str, Any]) -> bool:
+    """Return whether the script exists. A keeper writes it when a run takes longer than a moment."""
+    until = time.monotonic() + (_SCRIPT_SECS if task["state"] == TaskStatus.RUNNING else 0.0)
+    while not os.path.exists(path) and time.monotonic() < until:
+        time.sleep(_SCRIPT_SECS / 20)
+    return os.path.exists(path)
 
 
 def _is_batch(task: dict[str, Any]) -> bool:

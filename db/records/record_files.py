@@ -42,6 +42,8 @@ _POINTS = ("record.written", "record.renamed")
 MARKER = ".position"
 #: Seconds between two rounds of writing, so that a short job is written once, at its end.
 EVERY_SECS = 0.5
+#: Seconds until the record of a run that waits is written, so that it is usually written once.
+WAITING_SECS = 5.0
 #: The kernel writes a file back within half a minute; older records are assumed to be on the disk.
 SETTLED_SECS = 60.0
 #: Seconds between two writes of the marker, and before a failed record is retried.
@@ -51,12 +53,15 @@ SYNCED_ONE_BY_ONE = 1000
 
 
 class _Dirty(NamedTuple):
-    """A job whose record is outdated. since: position of its first event that is not on file."""
+    """A job whose record is outdated. since: position of its first event that is not on file. due:
+    monotonic time.
+    """
 
     job: Job
     position: int
     at: float
     since: int
+    due: float = 0.0
 
 
 class RecordWriter:
@@ -109,9 +114,13 @@ class RecordWriter:
 
     def mark(self, job: Job, position: int, at: float) -> None:
         """Queue a job's durable state, with position and time of its last event. Never blocks."""
+        run = job.run
+        waits = run is not None and run.active and run.started_at is None
+        due = self._monotonic() + WAITING_SECS if waits else 0.0
         with self._lock:
             before = self._dirty.get(job.jid)
-            self._dirty[job.jid] = _Dirty(job, position, at, before.since if before else position)
+            since, due = (before.since, min(before.due, due)) if before else (position, due)
+            self._dirty[job.jid] = _Dirty(job, position, at, since, due)
             self._seen = max(self._seen, position)
         self._wake.set()
 
@@ -133,13 +142,14 @@ class RecordWriter:
             self._seen = self._marker = 0
             self._settling.clear()
 
-    def flush(self) -> int:
-        """Write all outdated records now; return the number of failures. Called by the writing
-        thread, and after its end.
+    def flush(self, before: float = float("inf")) -> int:
+        """Write the outdated records that are due before this time; return the number of failures.
+        Called by the writing thread, and after its end.
         """
         with self._lock:
-            batch, self._dirty = self._dirty, {}
-            seen = self._seen
+            batch = {jid: dirty for jid, dirty in self._dirty.items() if dirty.due < before}
+            self._dirty = {j: dirty for j, dirty in self._dirty.items() if j not in batch}
+            seen = min([self._seen, *(dirty.since - 1 for dirty in self._dirty.values())])
         failed: list[tuple[_Dirty, OSError]] = []
         for dirty in batch.values():
             try:
@@ -184,7 +194,7 @@ class RecordWriter:
             self._wake.clear()
             if self._stop.is_set():
                 return
-            if self._monotonic() >= self._retry_at and self.flush():
+            if self._monotonic() >= self._retry_at and self.flush(self._monotonic()):
                 self._retry_at = self._monotonic() + self._retry
             if self._dirty:
                 self._wake.set()

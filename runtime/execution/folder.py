@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 SCRIPT, SIGNAL = "script.sh", "signal"
-#: A keeper's job holds its script open and locked as this descriptor. With earlier versions it was
-#: a file of its own.
-LOCK_FD, _EARLIER_LOCK = 9, "lock"
+#: A keeper's job holds its output open and locked as this descriptor.
+LOCK_FD = 9
 STDOUT, STDERR = "stdout.log", "stderr.log"
 START, STOP, EXIT, EXIT_CODE = "start.json", "stop.json", "exit.json", "exit-code"
 MESSAGE = "termination-message"
@@ -56,9 +55,11 @@ _MOST_LIMITS = 5
 _NO_SHELLS = re.compile(rb"(?:python|perl|ruby|node|java|julia|Rscript)[0-9.]*\Z")
 
 
-def lock_paths(folder: str) -> tuple[str, str]:
-    """Return the files of which a process of the execution has one open as `LOCK_FD`."""
-    return f"{folder}/{SCRIPT}", f"{folder}/{_EARLIER_LOCK}"
+def lock_paths(folder: str) -> tuple[str, ...]:
+    """Return the files that may be the lock: `stdout.log`; with earlier versions the script, or a
+    file of its own.
+    """
+    return f"{folder}/{STDOUT}", f"{folder}/{SCRIPT}", f"{folder}/lock"
 
 
 def write(path: str, data: bytes, mode: int = 0o600) -> None:

@@ -3,12 +3,15 @@ library only. The keeper alone writes it.
 
     {"use": name, "token": token, "ticks": start}   the token is about to be used
     {"start": name, "pid", "startTicks", ...}       its main process, and what the next keeper needs
+    {"end": name, "exit": {...}}                    its exit, if it succeeded; others have exit.json
     {"forget": [name, ...]}                         the agent has stored their ends
     {"agent": pid, "startTicks"}                    the current agent
 
 One JSON object per line, in the order of events. `ticks` are clock ticks since boot, as in
-/proc/pid/stat. A line that is torn or has another form is ignored. Earlier versions had a file
-`ledger/<name>` with the token for each execution, and `start.json` in its evidence.
+/proc/pid/stat. A line that is torn or has another form is ignored. When the file is rewritten, the
+ends of forgotten executions go to a new file in the folder `exits`, which retention removes. Earlier
+versions had a file `ledger/<name>` with the token for each execution, `start.json` in its evidence,
+and `exit.json` for each success.
 """
 
 from __future__ import annotations
@@ -22,19 +25,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-FILE, EARLIER = "ledger.jsonl", "ledger"
+FILE, EXITS, EARLIER = "ledger.jsonl", "exits", "ledger"
 _MOST_BYTES = 256 << 20
+_END = b'{"end":"'
 
 
 class Entry:
     """An execution that is not forgotten. ticks: when its token was used, None if not recorded.
-    start: the record of its main process, or None.
+    start: the record of its main process, or None. exit: of a success, or None.
     """
 
-    __slots__ = ("start", "ticks", "token")
+    __slots__ = ("exit", "start", "ticks", "token")
 
     def __init__(self, token: str, ticks: int | None, start: dict[str, Any] | None = None) -> None:
         self.token, self.ticks, self.start = token, ticks, start
+        self.exit: dict[str, Any] | None = None
 
     @property
     def main(self) -> tuple[int, int] | None:
@@ -81,6 +86,9 @@ def _apply(out: Contents, line: dict[str, Any]) -> None:
     elif "start" in line:
         name = str(line.pop("start"))
         out.entries.setdefault(name, Entry(str(line["token"]), None)).start = line
+    elif "end" in line:
+        if isinstance(line["exit"], dict) and line["end"] in out.entries:
+            out.entries[line["end"]].exit = line["exit"]
     elif "forget" in line:
         for name in line["forget"]:
             out.entries.pop(name, None)
@@ -88,8 +96,48 @@ def _apply(out: Contents, line: dict[str, Any]) -> None:
         out.agent = int(line["agent"]), int(line["startTicks"])
 
 
+def ends(folder: str) -> list[bytes]:
+    """Return the complete lines about ends in the ledger of an agent's folder. Raises OSError only
+    for lack of resources.
+    """
+    return _ends(f"{folder}/{FILE}")
+
+
+def name_of(line: bytes) -> str:
+    """Return the execution of a line about an end."""
+    return line[len(_END) :].partition(b'"')[0].decode("utf-8", "replace")
+
+
+def earlier_exit(folder: str, name: str) -> dict[str, Any] | None:
+    """Return the exit of a forgotten execution that succeeded, or None."""
+    start = _END + name.encode() + b'"'
+    files = [f"{folder}/{FILE}", *sorted(exit_files(folder), reverse=True)]
+    for line in (line for file in files for line in _ends(file) if line.startswith(start)):
+        try:
+            exit_ = json.loads(line)["exit"]
+        except (ValueError, RecursionError, KeyError):
+            continue
+        if isinstance(exit_, dict):
+            return exit_
+    return None
+
+
+def exit_files(folder: str) -> list[str]:
+    """Return the paths of the files with the ends of forgotten executions."""
+    return [f"{folder}/{EXITS}/{name}" for name in _names(f"{folder}/{EXITS}")]
+
+
+def _ends(path: str) -> list[bytes]:
+    lines = (read(path, _MOST_BYTES) or b"").splitlines(keepends=True)
+    return [line for line in lines if line.startswith(_END) and line.endswith(b"}}\n")]
+
+
 def _earlier_names(folder: str) -> list[str]:
+    return sorted(_names(f"{folder}/{EARLIER}"))
+
+
+def _names(folder: str) -> list[str]:
     try:
-        return sorted(os.listdir(f"{folder}/{EARLIER}"))
+        return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []

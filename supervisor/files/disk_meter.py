@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,13 @@ from .disk_walk import Size, Stopped, Walk
 EVERY_SECS, REST_FACTOR = 900.0, 20.0
 #: Time from the start of the supervisor to the first measurement.
 FIRST_SECS = 1.0
+#: Time in which changed parts are collected, to be measured together.
+COLLECT_SECS = 0.25
+#: A folder that was just measured is measured again after this time, and after this multiple of the
+#: time that it took, at the earliest: the end of each run of an array changes the same folder.
+PART_SECS, PART_FACTOR = 2.0, 20.0
+#: Parts measured by one call of the thread, and parts whose last measurement is remembered.
+BATCH, MAX_MEASURED = 256, 10_000
 #: A user who was just refused is measured again after this time, at the earliest.
 AGAIN_SECS = 10.0
 #: Interval in which changed sums are stored.
@@ -38,6 +45,8 @@ MAX_COUNTED = 10_000
 _RUN = "run"
 
 T = TypeVar("T")
+#: uid, and the name of a part of the user's files
+Part = tuple[str, str]
 
 
 class DiskMeter:
@@ -60,8 +69,10 @@ class DiskMeter:
         self.usage, self._log, self._path = usage, log, path
         self._user_root, self._agents_root = user_root, agents_root
         self._mono, self._wall = mono, wall
-        #: parts to measure, in order; users to measure as a whole, with the earliest time
-        self._parts: dict[tuple[str, str], None] = {}
+        #: parts to measure, and users to measure as a whole, with the earliest time
+        self._parts: dict[Part, float] = {}
+        #: earliest time of the next measurement of parts that were measured, the oldest first
+        self._rested: dict[Part, float] = {}
         self._whole: dict[str, float] = {}
         self._looked: dict[str, float] = {}
         #: serial of the last run of a job whose end was seen
@@ -94,6 +105,7 @@ class DiskMeter:
     def sizes(self) -> dict[str, int]:
         return {
             "parts": len(self._parts),
+            "rested": len(self._rested),
             "whole": len(self._whole),
             "users": len(self.usage.users),
             "counted": len(self._counted),
@@ -120,7 +132,7 @@ class DiskMeter:
 
     def changed(self, uid: str, part: str) -> None:
         """Measure a part of a user's files soon: something was stored in it or removed from it."""
-        self._parts[uid, part] = None
+        self._parts.setdefault((uid, part), self._rested.get((uid, part), 0.0))
         self._wake.set()
 
     def removed(self, run_dir: str) -> None:
@@ -181,6 +193,7 @@ class DiskMeter:
                     took = self._mono() - begun
                     next_pass = self._mono() + max(EVERY_SECS, REST_FACTOR * took)
                 elif self._due():
+                    await self._wait_until_collected()
                     await self._measure_next()
                 else:
                     await self._store_in_time()
@@ -192,9 +205,16 @@ class DiskMeter:
                 self._log.exception("the disk usage of users was not measured", error=e)
                 await asyncio.sleep(STORE_SECS)
 
+    async def _wait_until_collected(self) -> None:
+        """Wait for the ends of other runs, unless only whole users are due."""
+        now = self._mono()
+        if any(due <= now for due in self._parts.values()):
+            await asyncio.sleep(COLLECT_SECS)
+
     async def _wait(self, secs: float) -> None:
         """Wait for the next change, the time of a user, or the time to store the sums."""
-        waits = [secs, *(due - self._mono() for due in self._whole.values())]
+        times = (*self._whole.values(), *self._parts.values())
+        waits = [secs, *(due - self._mono() for due in times)]
         if self._changed:
             waits.append(STORE_SECS)
         # not wait_for, which may lose a cancellation that comes together with a change
@@ -204,29 +224,47 @@ class DiskMeter:
 
     def _due(self) -> bool:
         now = self._mono()
-        return bool(self._parts) or any(due <= now for due in self._whole.values())
+        return any(due <= now for due in (*self._parts.values(), *self._whole.values()))
 
     async def _measure_next(self) -> None:
         await self._store_in_time()
         self._changed = True
-        if self._parts:
-            uid, part = next(iter(self._parts))
-            del self._parts[uid, part]
-            await self._measure_part(uid, part)
-            return
         now = self._mono()
+        parts = [part for part, due in self._parts.items() if due <= now][:BATCH]
+        if parts:
+            for part in parts:
+                del self._parts[part]
+            for part, size, took in await self._walk(partial(self._sizes, parts)):
+                self._measured(part, size, took)
+            return
         uid = next(uid for uid, due in self._whole.items() if due <= now)
         del self._whole[uid]
         self._looked[uid] = now
         await self._measure_user(uid)
 
-    async def _measure_part(self, uid: str, part: str) -> None:
-        if part.startswith(EVIDENCE + "/"):
-            size = await self._walk(lambda walk: walk.size(self._agents_root, part.split("/")[1:]))
+    def _sizes(self, parts: Sequence[Part], walk: Walk) -> list[tuple[Part, Size, float]]:
+        """Return the sizes of parts, and how long each took."""
+        out = []
+        for uid, part in parts:
+            begun, words = self._mono(), part.split("/")
+            size = (
+                walk.size(self._agents_root, words[1:])
+                if words[0] == EVIDENCE
+                else walk.size(self._user_root, (uid, *words))
+            )
+            out.append(((uid, part), size, self._mono() - begun))
+        return out
+
+    def _measured(self, part: Part, size: Size, took: float) -> None:
+        uid, name = part
+        if name.startswith(EVIDENCE + "/"):
             self.usage.grow(uid, EVIDENCE, size)
             return
-        size = await self._walk(lambda walk: walk.size(self._user_root, (uid, *part.split("/"))))
-        if not self.usage.measured_part(uid, part, size):
+        self._rested.pop(part, None)
+        self._rested[part] = self._mono() + max(PART_SECS, PART_FACTOR * took)
+        if len(self._rested) > MAX_MEASURED:
+            del self._rested[next(iter(self._rested))]
+        if not self.usage.measured_part(uid, name, size):
             self.look_again(uid)
 
     async def _measure_user(self, uid: str) -> None:

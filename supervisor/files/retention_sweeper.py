@@ -205,6 +205,9 @@ class RetentionSweeper:
                 kept = await self._sweep_runs(folder, runs, report, at_once)
             finally:
                 os.close(runs)
+        before = self._before(self._settings.scripts_secs)
+        if before is not None:
+            await self._in_thread(_remove_exits, folder, before, report)
         before = self._before(self._settings.agents_secs)
         if not kept and before is not None:
             await self._in_thread(_remove_logs, folder, before, report)
@@ -419,6 +422,21 @@ def _remove_logs(folder: Path, before: float, report: SweepReport) -> None:
                 if not report.dry_run:
                     path.unlink()
                 report.kinds["agentLogs"].add(Freed(1, found.st_blocks * 512))
+
+
+def _remove_exits(folder: Path, before: float, report: SweepReport) -> None:
+    """Remove old files with the ends of forgotten executions, which are in the log."""
+    with contextlib.suppress(OSError):
+        exits = open_folder(str(folder), [keeper_ledger.EXITS])
+        try:
+            for name in os.listdir(exits):
+                found = os.stat(name, dir_fd=exits, follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode) and found.st_mtime < before:
+                    if not report.dry_run:
+                        os.unlink(name, dir_fd=exits)
+                    report.kinds["scripts"].add(Freed(1, found.st_blocks * 512))
+        finally:
+            os.close(exits)
 
 
 def _remove_records(folder: Path, jids: Collection[str], report: SweepReport) -> None:

@@ -82,18 +82,8 @@ def test_two_hundred_runs_are_submitted_counted_and_canceled_by_one_request_each
     assert {n: jobs[f"{UID}-{SID}-command_{n}"].run.exit.code for n in CODES} == CODES
     assert all(len(job.run.attempts) <= 1 for job in jobs.values())
     assert most_at_once(jobs.values()) == AT_ONCE
-    said = (
-        site.root
-        / "user"
-        / UID
-        / "command"
-        / SID
-        / "command_42"
-        / ".jobscribe"
-        / "latest"
-        / "stdout.log"
-    ).read_text()
-    assert said == "42\n"
+    (output,) = site.root.glob(f"agent/*/run/{UID}-{SID}-command_42-*/stdout.log")
+    assert output.read_text() == "42\n"
 
 
 def test_what_cannot_be_is_refused_by_name_and_nothing_is_stored(site: SupervisorProcess) -> None:

@@ -4,6 +4,7 @@ remembered until the agent forgets it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import time
@@ -21,6 +22,7 @@ from ....runtime.execution.folder import EXIT
 from ..linux.kernel_log import AT_FIRST_SECS, KernelLogReader
 from ..loop.log import log
 from ..loop.write_retry import WriteRetryQueue
+from .evidence import OWN, describe, link_run_dir
 from .ledger import KeeperLedger
 from .process_sampler import sample_executions
 from .recovery import recover_execution, resume_stop
@@ -31,7 +33,6 @@ from .stop import Terminator
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from ....protocol.launch.keeper_messages import (
         ForgetOrder,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         StartOrder,
         StopOrder,
     )
+    from ....runtime.execution.keeper_ledger import Entry
     from ....runtime.execution.output_limit import OutputCap
     from ..linux.cgroups import Cgroups
     from ..loop.event_loop import Loop
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
 #: Seconds between checks of output sizes and of main processes that are not children; the short
 #: interval applies while output grows fast.
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
+#: An execution that succeeds within this time (seconds) leaves no script and no link.
+_BRIEF_SECS = 0.2
+#: An end that the agent has not stored for about this long (seconds) gets a file.
+_UNSTORED_SECS = 5.0
 #: Limit of environments that start orders may refer to.
 _ENVIRONMENTS_KEPT = 4
 _NOTHING = Environment({}, "")
@@ -99,6 +105,7 @@ class ExecutionController:
             self._execution_ended,
             report,
             self._kernel,
+            layout,
         )
         #: start orders that wait for a slot, with their time of arrival, in this order
         self._ahead: dict[str, tuple[float, StartOrder]] = {}
@@ -187,11 +194,20 @@ class ExecutionController:
         for e in list(self.running.values()):
             self.terminator.stop(e, reason, grace)
 
+    def write_exit_files(self) -> None:
+        """Write `exit.json` for ends that the agent has not stored yet. Keepers of earlier versions
+        do not read ends in the ledger.
+        """
+        for e in self.known.values():
+            if not e.recorded and (e.life.exit or {}).get("code") == 0:
+                e.recorded = True
+                self.pending_writes.write(f"{e.folder}/{EXIT}", e.life.exit)
+
     def recover(self) -> None:
         """Take over the executions of an earlier keeper."""
         for name, entry in self._layout.open().items():
             if os.path.isdir(self._layout.evidence(name)):
-                self._take_over(name, entry.token, entry.start)
+                self._take_over(name, entry.token, entry)
             else:  # that keeper ended before it consumed the token: nothing was started
                 self._layout.remove_entries([name])
         if self.running:
@@ -259,14 +275,14 @@ class ExecutionController:
         self.known[e.name] = e
         self._report_end(e)
 
-    def _take_over(self, name: str, token: str, start: dict[str, Any] | None = None) -> Execution:
-        """Take over an execution of an earlier keeper. start: the record of its main process."""
+    def _take_over(self, name: str, token: str, entry: Entry | None = None) -> Execution:
+        """Take over an execution of an earlier keeper. entry: of the ledger; None: it is forgotten."""
         e = recover_execution(
-            name, token, start, self._layout, self._boot_id, self._life, self._cgroups
+            name, token, entry, self._layout, self._boot_id, self._life, self._cgroups
         )
         self.known[name] = e
         if e.life.ended:
-            if not os.path.exists(f"{e.folder}/{EXIT}"):
+            if not e.recorded:
                 self.pending_writes.write(f"{e.folder}/{EXIT}", e.life.exit)
             if e.cgroup is not None:
                 self.terminator.remove_cgroup(e.cgroup)
@@ -277,6 +293,8 @@ class ExecutionController:
         )
         if not e.life.exiting:
             self._launcher.record_start(e)
+        if e.run_dir is not None and not os.path.lexists(f"{e.run_dir}/{OWN}"):
+            link_run_dir(e)
         self._cap.remember(e)
         self._add(e)
         if not e.life.exiting:
@@ -307,7 +325,13 @@ class ExecutionController:
 
     def _tick(self) -> None:
         fast = False
+        now = time.monotonic()
         for e in list(self.running.values()):
+            if (e.life.running_secs(now) or 0.0) >= _BRIEF_SECS:
+                with contextlib.suppress(
+                    OSError
+                ):  # for example a full disk: the next tick repeats it
+                    describe(e)
             fast = self._cap.apply(e) or fast
             if (
                 not e.own
@@ -358,5 +382,8 @@ class ExecutionController:
 
     def _execution_ended(self, e: Execution) -> None:
         self._report_end(e)
+        if not self._loop.has_timer("exit files"):
+            at = time.monotonic() + _UNSTORED_SECS
+            self._loop.call_at("exit files", at, self.write_exit_files)
         if not self.running and self.when_idle is not None:
             self.when_idle()

@@ -1,4 +1,4 @@
-"""Files of an execution besides its script and output: the links from its run directory, and its
+"""Files of an execution besides its output: its script, the links from its run directory, and its
 exit. They take few inodes: to create one is the most expensive step of a short job on some file
 systems, and a site keeps the evidence of many jobs.
 """
@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import json
 import os
-import signal
-import stat
 
-from ....runtime.execution.folder import EXIT, STDERR
+from ....runtime.execution.folder import EXIT, SCRIPT, STDERR, STDOUT, write
 from ..linux.oom_detection import describe_fault
 from ..loop.log import log
 
@@ -22,9 +18,20 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..loop.write_retry import WriteRetryQueue
+    from .ledger import KeeperLedger
     from .state import Execution
 
-_OWN, _LATEST = ".jobscribe", "latest"
+OWN, _LATEST = ".jobscribe", "latest"
+
+
+def describe(e: Execution) -> None:
+    """Write the script, and link the run directory to the evidence, unless that is done. Raises
+    OSError; then it may be tried again.
+    """
+    if e.script is not None:
+        write(f"{e.folder}/{SCRIPT}", e.script, 0o700)
+        e.script = None
+        link_run_dir(e)
 
 
 # ---- links
@@ -35,7 +42,7 @@ def link_run_dir(e: Execution) -> None:
     `.jobscribe/latest` is the same folder. From the second attempt on, `.jobscribe/attempt-<n>` are
     those of the others. A failure is only logged: the links are a convenience.
     """
-    own, parts = f"{e.run_dir}/{_OWN}", e.token.split("/")
+    own, parts = f"{e.run_dir}/{OWN}", e.token.split("/")
     attempt = int(parts[2]) if len(parts) == 5 and parts[2].isdecimal() else 1
     try:
         if attempt > 1:
@@ -90,55 +97,17 @@ def _replace_link(target: str, path: str) -> None:
 # ---- the exit
 
 
-def write_exit(e: Execution, exit_: dict[str, Any], writes: WriteRetryQueue) -> None:
-    """Write `exit.json`, now or as soon as the disk takes it. After a success without error output
-    its inode is that of the empty `stderr.log`, which then does not exist.
+def write_exit(
+    e: Execution, exit_: dict[str, Any], layout: KeeperLedger, writes: WriteRetryQueue
+) -> None:
+    """Record an exit: of a success in the ledger, where empty output files become spare; any other
+    as `exit.json`, now or as soon as the disk takes it.
     """
-    if exit_.get("code") != 0 or not _reuse_stderr(e.folder, json.dumps(exit_).encode()):
-        writes.write(f"{e.folder}/{EXIT}", exit_)
-
-
-def _reuse_stderr(folder: str, data: bytes) -> bool:
-    """Make `exit.json` of an empty `stderr.log`. Return False, with nothing changed, if it is not
-    empty or if any other process has it open: it could still write to it.
-    """
-    error_output = f"{folder}/{STDERR}"
-    try:
-        fd = os.open(error_output, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return _is_ours(fd) and _turn_into(f"{folder}/{EXIT}", fd, error_output, data)
-    except OSError:
-        return False
-    finally:
-        os.close(fd)
-
-
-def _is_ours(fd: int) -> bool:
-    """Return whether this is an empty file that no other process has open. Until it is closed,
-    others wait when they open it. Raises OSError if another process has it open, or if the file
-    system cannot tell.
-    """
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_size or status.st_nlink != 1:
-        return False
-    # the signal tells that another process waits; it is ignored by default
-    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
-    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-    return True
-
-
-def _turn_into(path: str, fd: int, former: str, data: bytes) -> bool:
-    temporary = f"{path}.new"
-    os.rename(former, temporary)
-    try:
-        # another process may have begun to open it before the rename
-        if fcntl.fcntl(fd, fcntl.F_GETLEASE) == fcntl.F_WRLCK and os.write(fd, data) == len(data):
-            os.rename(temporary, path)
-            return True
-    except OSError:
-        pass  # for example a full disk
-    os.ftruncate(fd, 0)
-    os.rename(temporary, former)
-    return False
+    if exit_.get("code") == 0:
+        with contextlib.suppress(OSError):  # for example a full disk: a file, later
+            layout.record_end(e.name, exit_)
+            e.close_lock()
+            for name in (STDOUT, STDERR):
+                layout.spare.give(f"{e.folder}/{name}")
+            return
+    writes.write(f"{e.folder}/{EXIT}", exit_)

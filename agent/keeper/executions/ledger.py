@@ -3,6 +3,8 @@
 <folder>/keeper.lock, keeper.json     lock: one keeper at a time; identity of the keeper
 <folder>/container.log                ends of its containers, a JSON line each, from the driver; only in containers
 <folder>/ledger.jsonl                 the executions that the agent has not forgotten (see runtime.execution.keeper_ledger)
+<folder>/exits/<time>.jsonl           ends of forgotten executions, from earlier contents of the ledger
+<folder>/spare/<number>               empty files for the next executions (see spare_files)
 <folder>/run/<name>/                  evidence of one execution (see runtime.execution.folder); creating it consumes the fencing token
 """
 
@@ -17,6 +19,7 @@ import time
 from ....protocol.launch.keeper_messages import is_valid_name
 from ....runtime.execution import keeper_ledger
 from ....runtime.filesystems import write_atomically
+from .spare_files import SpareFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ class KeeperLedger:
     def __init__(self, folder: str) -> None:
         self.folder = os.path.realpath(folder)
         self.runs = os.path.join(self.folder, "run")
+        self.spare = SpareFiles(os.path.join(self.folder, "spare"))
         self.container_log = os.path.join(self.folder, "container.log")
         self._path = os.path.join(self.folder, keeper_ledger.FILE)
         self._fd, self._size, self._count = -1, 0, 0
@@ -61,7 +65,10 @@ class KeeperLedger:
             self._lines[name] = [_use(name, entry.token, entry.ticks)]
             if entry.start is not None:
                 self._lines[name].append(_line({"start": name, **entry.start}))
+            if entry.exit is not None:
+                self._lines[name].append(_line({"end": name, "exit": entry.exit}))
         self._rewrite()
+        self.spare.open()
         earlier = os.path.join(self.folder, keeper_ledger.EARLIER)
         with contextlib.suppress(OSError):  # of an earlier version
             for name in os.listdir(earlier):
@@ -84,6 +91,12 @@ class KeeperLedger:
         line = _line({"start": name, **record})
         self._append(line)
         self._lines[name] = [*self._lines.get(name, [])[:1], line]
+
+    def record_end(self, name: str, exit_: dict[str, Any]) -> None:
+        """Record the exit of an execution that succeeded."""
+        line = _line({"end": name, "exit": exit_})
+        self._append(line)
+        self._lines.setdefault(name, []).append(line)
 
     def record_agent(self, pid: int, ticks: int | None) -> None:
         line = _line({"agent": pid, "startTicks": ticks})
@@ -112,12 +125,24 @@ class KeeperLedger:
         self._count += 1
 
     def _rewrite(self) -> None:
+        self._archive_ends()
         lines = [*self._agent, *(line for lines in self._lines.values() for line in lines)]
         write_atomically(self._path, b"".join(lines))
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size, self._count = fd, os.fstat(fd).st_size, len(lines)
+
+    def _archive_ends(self) -> None:
+        """Copy the ends of forgotten executions to a file of their own. A crash before the ledger is
+        replaced only leaves them there twice.
+        """
+        ends = keeper_ledger.ends(self.folder)
+        forgotten = [line for line in ends if keeper_ledger.name_of(line) not in self._lines]
+        if forgotten:
+            folder = os.path.join(self.folder, keeper_ledger.EXITS)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            write_atomically(f"{folder}/{time.time_ns()}.jsonl", b"".join(forgotten))
 
 
 def _use(name: str, token: str, ticks: int | None) -> bytes:

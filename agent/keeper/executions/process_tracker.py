@@ -100,7 +100,7 @@ class ProcessTracker:
             if e.own and token == e.token.encode():
                 return e.name
         for e in live:
-            if e.own and _holds_lock(p.pid, e):
+            if e.own and processes.holds(p.pid, LOCK_FD, lock_paths(e.folder)):
                 return e.name
         own = [e.name for e in live if e.own]
         return own[0] if len(own) == 1 else None
@@ -175,13 +175,11 @@ def _search_table(e: Execution, found: dict[int, Process]) -> list[Process]:
     for p in found.values():
         if p.pid in seen or p.over or p.pid == os.getpid():
             continue
-        if (main_lives and p.session == e.pid) or _holds_lock(p.pid, e):
+        if (main_lives and p.session == e.pid) or processes.holds(
+            p.pid, LOCK_FD, lock_paths(e.folder)
+        ):
             out.append(p)
     return out
-
-
-def _holds_lock(pid: int, e: Execution) -> bool:
-    return processes.opened(pid, LOCK_FD) in lock_paths(e.folder)
 
 
 def with_mark(e: Execution, candidates: Iterable[Process]) -> list[Process]:

@@ -23,6 +23,7 @@ from ....runtime.execution.folder import (
     lock_paths,
     read_json,
 )
+from ....runtime.execution.keeper_ledger import earlier_exit
 from . import exit_info
 from .container_log import end_reason
 from .earlier_reaper import will_record
@@ -33,6 +34,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from ....runtime.execution.keeper_ledger import Entry
     from ....runtime.processes import Process
     from ..linux.cgroups import Cgroups
     from .ledger import KeeperLedger
@@ -45,20 +47,21 @@ _SEARCH_SECS = 0.5
 def recover_execution(
     name: str,
     token: str,
-    start: dict[str, Any] | None,
+    entry: Entry | None,
     layout: KeeperLedger,
     boot_id: str,
     life_id: str,
     cgroups: Cgroups,
 ) -> Execution:
-    """Return the execution: ended, running (`pid` is alive), or exited and perhaps with processes
-    left. A recorded stop is continued by `resume_stop`.
+    """Return the execution of a ledger's entry, or (None) of a forgotten one: ended, running (`pid`
+    is alive), or exited and perhaps with processes left. A recorded stop is continued by
+    `resume_stop`.
     """
     folder = layout.evidence(name)
     e = Execution(name, token, folder)
     e.own = e.alone = False
     e.life.claimed()
-    start = start or read_json(f"{folder}/{START}")
+    start = (entry and entry.start) or read_json(f"{folder}/{START}")
     # older versions do not record "life"
     restarted = start is not None and (
         start.get("bootId") != boot_id or start.get("life", life_id) != life_id
@@ -70,6 +73,9 @@ def recover_execution(
     if e.cgroup is not None:
         e.cgroup.thaw()
     final = read_json(f"{folder}/{EXIT}")
+    e.recorded = final is not None
+    if final is None:
+        final = entry.exit if entry is not None else earlier_exit(layout.folder, name)
     if final is not None:
         e.finish(final)
     elif start is None:
@@ -177,7 +183,7 @@ def _locked(e: Execution) -> bool:
 
 def _is_locked(path: str) -> bool:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
     try:

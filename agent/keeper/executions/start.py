@@ -4,7 +4,8 @@ record of its pid.
 The job inherits nothing from the keeper: it gets a clean environment, default signals, and only its
 own output files and its lock as descriptors. No shell runs: the keeper finds the program as a shell
 would, and reports as a shell would that it cannot be executed. `script.sh` describes the execution
-and repeats it by hand; the job holds it open as its lock.
+and repeats it by hand. It is written when the execution fails, or runs for longer than a moment. The
+job holds its output open a second time, as its lock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from ....runtime.execution.folder import (
     JOB,
     LOCK_FD,
     REPORT,
-    SCRIPT,
     START,
     STDERR,
     STDOUT,
@@ -34,7 +34,7 @@ from ..linux.oom_detection import describe_fault, read_oom_counters
 from ..linux.spawn import NotInside, Program, Setting, spawn, spawn_in_cgroup
 from ..linux.spawning_thread import SpawningThread
 from ..loop.log import log
-from .evidence import link_run_dir
+from .evidence import describe
 from .ledger import KeeperLedger
 from .state import Execution
 
@@ -112,6 +112,7 @@ class Launcher:
 
         base: the environment that the order refers to.
         """
+        self._check_space()
         self.consume(e)
         failpoints.reached("keeper.consumed")
         spawning = False
@@ -122,7 +123,7 @@ class Launcher:
             self._spawn(e, order, program)
             failpoints.reached("keeper.spawned")
         except (OSError, ValueError) as error:  # ValueError: text invalid in a file name or script
-            close_lock(e)
+            e.close_lock()
             if e.cgroup is not None:
                 e.cgroup.remove()
             word, sentence = (
@@ -133,6 +134,16 @@ class Launcher:
             raise StartFailed(sentence, consumed=True, fault=word) from None
         self.record_start(e)
         failpoints.reached("keeper.noted")
+
+    def _check_space(self) -> None:
+        """Raise StartFailed if the disk is full: some file systems would create the files of an
+        execution, but not take its output.
+        """
+        with contextlib.suppress(OSError):
+            disk = os.statvfs(self._layout.runs)
+            if disk.f_blocks and not (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail):
+                word, sentence = describe_fault(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+                raise StartFailed(sentence, consumed=False, fault=word)
 
     def record_start(self, e: Execution) -> None:
         """Write the pid and settings for the next keeper, which must search without them."""
@@ -160,23 +171,25 @@ class Launcher:
     def _prepare(self, e: Execution, order: StartOrder, base: Environment) -> None:
         e.cgroup = self._cgroup(e.name)
         self._limit_memory(e, order.memory)
-        before, after = order.script
-        write(f"{e.folder}/{SCRIPT}", _bytes(before) + base.lines + _bytes(after), 0o700)
         if order.input is not None:
             write(f"{e.folder}/{INPUT}", order.input.encode())
             write(f"{e.folder}/{REPORT}", b"")  # so that it can be watched from the start
             failpoints.reached("keeper.given")
-        if (call := order.env.get(function_call.VARIABLE)) is not None:
+        call = order.env.get(function_call.VARIABLE)
+        if call is not None:
             write(f"{e.folder}/{function_call.FILE}", _bytes(call))
-        e.lock_fd = _lock(f"{e.folder}/{SCRIPT}")
         assert e.run_dir is not None
-        _make_run_dir(e.run_dir)
+        is_new = _make_run_dir(e.run_dir)
         if order.job is not None:
             # never write through a link that an earlier attempt left
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(f"{e.run_dir}/{JOB}")
             write(f"{e.run_dir}/{JOB}", order.job.encode())
-        link_run_dir(e)
+        before, after = order.script
+        e.script = _bytes(before) + base.lines + _bytes(after)
+        # in a directory that was there, links may lead to an earlier run
+        if not is_new or order.input is not None or order.job is not None or call is not None:
+            describe(e)
 
     def _cgroup(self, name: str) -> Cgroup | None:
         try:
@@ -207,12 +220,13 @@ class Launcher:
         counts_itself = e.cgroup is not None and e.cgroup.memory is not None
         around = None if counts_itself else self._cgroups.around
         e.oom_counters = read_oom_counters(around, recent=True)
-        opened: list[int] = []
+        e.lock_fd = self._open_output(f"{e.folder}/{STDOUT}")
+        fcntl.flock(e.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stderr = self._open_output(f"{e.folder}/{STDERR}")
         try:
-            opened += [os.open(f"{e.folder}/{name}", _APPEND, 0o600) for name in (STDOUT, STDERR)]
             setting = Setting(
                 str(e.run_dir),
-                [(self._null, 0), (opened[0], 1), (opened[1], 2), (e.lock_fd, LOCK_FD)],
+                [(self._null, 0), (e.lock_fd, 1), (stderr, 2), (e.lock_fd, LOCK_FD)],
                 order.umask,
                 order.core,
                 _OOM_SCORE,
@@ -221,9 +235,12 @@ class Launcher:
             wall, mono = time.time(), time.monotonic()
             pid = self._create_process(e, program, setting)
         finally:
-            for fd in opened:
-                os.close(fd)
+            os.close(stderr)
         e.record_main(pid, processes.start_ticks(pid), wall, mono)
+
+    def _open_output(self, path: str) -> int:
+        self._layout.spare.take(path)
+        return os.open(path, _APPEND, 0o600)
 
     def _create_process(self, e: Execution, program: Program, setting: Setting) -> int:
         """Execute the program as a shell does. Raises OSError if no process can be created."""
@@ -334,38 +351,21 @@ def _is_text(path: bytes) -> bool:
         return b"\0" not in f.read(_FIRST_BYTES).partition(b"\n")[0]
 
 
-def _lock(path: str) -> int:
-    """Open and lock a file. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)  # a network file system locks only what is open for writing
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            raise
-    return fd
-
-
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def close_lock(e: Execution) -> None:
-    """Close the keeper's descriptor of the lock."""
-    if e.lock_fd >= 0:
-        os.close(e.lock_fd)
-        e.lock_fd = -1
-
-
-def _make_run_dir(path: str) -> None:
-    """Create the run directory if it is missing. Raises OSError, also if it is not writable."""
+def _make_run_dir(path: str) -> bool:
+    """Create the run directory if it is missing; return whether it was. Raises OSError, also if it
+    is not writable.
+    """
     try:
         os.mkdir(path, 0o700)  # the usual case, in one call
-    except OSError:
+        return True
+    except OSError as error:
         os.makedirs(path, mode=0o700, exist_ok=True)
+        if error.errno == errno.ENOENT:
+            return True
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(13, "the run directory is not writable", path) from None
+        return False

@@ -59,8 +59,10 @@ class Execution:
         "pause",
         "pid",
         "pidfd",
+        "recorded",
         "run_dir",
         "samples",
+        "script",
         "sizes",
         "slot",
         "successor",
@@ -89,6 +91,10 @@ class Execution:
         #: its end lets the next waiting execution start; the token of that execution
         self.slot = False
         self.successor: str | None = None
+        #: the text of `script.sh`, until it is written
+        self.script: bytes | None = None
+        #: its exit is in `exit.json`, whatever it is
+        self.recorded = False
         #: no other execution of this keeper ran at the same time
         self.alone = True
         self.lock_fd = self.pidfd = -1
@@ -113,6 +119,12 @@ class Execution:
         """
         message = os.fsencode(f"{self.folder}/{MESSAGE}")
         return {b"JOBSCRIBE_TOKEN": self.token.encode(), b"JOBSCRIBE_TERMINATION_MESSAGE": message}
+
+    def close_lock(self) -> None:
+        """Close the keeper's descriptor of the lock."""
+        if self.lock_fd >= 0:
+            os.close(self.lock_fd)
+            self.lock_fd = -1
 
     def record_main(self, pid: int, ticks: int | None, wall: float, mono: float) -> None:
         self.pid, self.ticks = pid, ticks

@@ -7,6 +7,7 @@ do not count.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -19,8 +20,7 @@ from ..loop.log import log
 from . import exit_facts, exit_info
 from .core_collection import CoreCollection
 from .earlier_reaper import will_record
-from .evidence import write_exit
-from .start import close_lock
+from .evidence import describe, write_exit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..linux.kernel_log import KernelLogReader
     from ..loop.event_loop import Loop
     from ..loop.write_retry import WriteRetryQueue
+    from .ledger import KeeperLedger
     from .process_tracker import ProcessTracker
     from .state import Execution
 
@@ -69,8 +70,9 @@ class Terminator:
         finished: Callable[[Execution], None],
         exited: Callable[[Execution], None],
         kernel: KernelLogReader,
+        layout: KeeperLedger,
     ) -> None:
-        self._kernel, self._exited = kernel, exited
+        self._kernel, self._exited, self._layout = kernel, exited, layout
         self._loop, self._tracker, self._cap, self._cgroups, self._writes = (
             loop,
             tracker,
@@ -339,6 +341,9 @@ class Terminator:
                     "signal": int(signal.SIGKILL),
                 }
         failpoints.reached("keeper.seen")
+        if exit_.get("code") != 0:
+            with contextlib.suppress(OSError):  # for example a full disk
+                describe(e)
         self._cap.apply(e, last=True)
         exit_ |= exit_facts.out_of_memory_fields(e, exit_, self._cgroups.around)
         exit_ |= self._facts(e, exit_)
@@ -348,12 +353,12 @@ class Terminator:
             log(
                 f"{len(e.survivors)} processes of {e.token} outlived its main process and were killed"
             )
-        write_exit(e, exit_, self._writes)
+        write_exit(e, exit_, self._layout, self._writes)
         failpoints.reached("keeper.ended")
         if e.own:
             os.waitpid(_pid(e), 0)
         e.finish(exit_)
-        close_lock(e)
+        e.close_lock()
         self._release_cgroup(e)
         del self._running[e.name]
         self._tracker.forget(e.name)

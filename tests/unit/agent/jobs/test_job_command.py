@@ -226,7 +226,7 @@ def test_the_code_gets_a_clean_environment_its_lock_and_the_contract(
         for line in keeper.text(token, "stderr.log").splitlines()
         if "->" in line
     }
-    assert open_files["9"] == str(keeper.evidence(token) / "script.sh")
+    assert open_files["9"] == str(keeper.evidence(token) / "stdout.log")
     assert {n for n in open_files if n not in ("0", "1", "2", "9")} <= {
         "3"
     }  # 3 is the folder that ls reads

@@ -1,6 +1,6 @@
-"""Links to the evidence, and the exit file, with few inodes."""
+"""Links to the evidence, and the exit, with few inodes."""
 
-import json
+import contextlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from jobscribe.agent.keeper.executions import evidence
 from jobscribe.agent.keeper.executions.evidence import link_run_dir, write_exit
+from jobscribe.agent.keeper.executions.ledger import KeeperLedger
+from jobscribe.runtime.execution.keeper_ledger import earlier_exit, load
 
 JID = "user1234-sim12345-command"
 
@@ -34,6 +35,7 @@ def execution(place: Path, attempt: int = 1) -> Any:
         token=f"{JID}/7/{attempt}/main/0",
         folder=str(folder),
         run_dir=str(place / "dir"),
+        close_lock=lambda: None,
     )
 
 
@@ -92,49 +94,102 @@ def test_a_folder_of_another_version_keeps_its_place(tmp_path: Path) -> None:
     assert (own / "attempt-1").is_symlink()
 
 
-def test_the_exit_of_a_success_takes_the_inode_of_the_empty_error_output(tmp_path: Path) -> None:
-    e, writes = execution(tmp_path), Writes()
-    stderr = Path(e.folder) / "stderr.log"
-    stderr.touch()
-    inode = stderr.stat().st_ino
-    write_exit(e, {"code": 0, "endedAt": 1.5}, writes)  # type: ignore[arg-type]
-    final = Path(e.folder) / "exit.json"
-    assert json.loads(final.read_text()) == {"code": 0, "endedAt": 1.5}
-    assert final.stat().st_ino == inode
-    assert (os.listdir(e.folder), writes.written) == (["exit.json"], {})
+def ledger(place: Path) -> KeeperLedger:
+    (place / "run").mkdir(exist_ok=True)
+    out = KeeperLedger(str(place))
+    out.open()
+    return out
 
 
-@pytest.mark.parametrize("why", ["failed", "has output", "is open", "is linked", "is missing"])
-def test_otherwise_the_exit_is_a_new_file_and_the_error_output_stays(
-    tmp_path: Path, why: str
-) -> None:
-    e, writes = execution(tmp_path), Writes()
+def test_a_success_without_output_leaves_its_files_to_the_next_execution(tmp_path: Path) -> None:
+    e, writes, layout = execution(tmp_path), Writes(), ledger(tmp_path)
+    layout.add_entry(e.name, e.token)
+    inodes = set()
+    for name in ("stdout.log", "stderr.log"):
+        os.close(os.open(f"{e.folder}/{name}", os.O_CREAT, 0o600))
+        inodes.add(os.stat(f"{e.folder}/{name}").st_ino)
+    write_exit(e, {"code": 0, "endedAt": 1.5}, layout, writes)  # type: ignore[arg-type]
+    assert os.listdir(e.folder) == [] and writes.written == {}
+    assert load(str(tmp_path)).entries[e.name].exit == {"code": 0, "endedAt": 1.5}
+    following = Path(execution(tmp_path, 2).folder)
+    for name in ("stdout.log", "stderr.log", "a third one"):
+        layout.spare.take(str(following / name))
+    assert {p.name: p.stat().st_ino in inodes for p in following.iterdir()} == {
+        "stdout.log": True,
+        "stderr.log": True,
+    }
+
+
+@pytest.mark.parametrize("why", ["has output", "is open", "is linked", "has another mode"])
+def test_a_file_that_is_or_was_used_stays_where_it_is(tmp_path: Path, why: str) -> None:
+    e, writes, layout = execution(tmp_path), Writes(), ledger(tmp_path)
     stderr = Path(e.folder) / "stderr.log"
-    if why != "is missing":
-        stderr.write_text("oh\n" if why == "has output" else "")
+    stderr.write_text("oh\n" if why == "has output" else "")
+    stderr.chmod(0o644 if why == "has another mode" else 0o600)
     if why == "is linked":
         os.link(stderr, tmp_path / "link")
-    exit_ = {"code": 1 if why == "failed" else 0}
-    if why == "is open":
-        with stderr.open() as _:
-            write_exit(e, exit_, writes)  # type: ignore[arg-type]
-    else:
-        write_exit(e, exit_, writes)  # type: ignore[arg-type]
-    assert writes.written == {f"{e.folder}/exit.json": exit_}
-    assert os.listdir(e.folder) == ([] if why == "is missing" else ["stderr.log"])
+    with stderr.open() if why == "is open" else contextlib.nullcontext():
+        write_exit(e, {"code": 0}, layout, writes)  # type: ignore[arg-type]
+    assert os.listdir(e.folder) == ["stderr.log"] and os.listdir(tmp_path / "spare") == []
+    assert writes.written == {}
 
 
-def test_a_full_disk_leaves_the_error_output_as_it_was(
+def test_a_file_that_is_opened_while_it_becomes_spare_goes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    e, writes = execution(tmp_path), Writes()
-    (Path(e.folder) / "stderr.log").touch()
+    layout = ledger(tmp_path)
+    path = tmp_path / "stderr.log"
+    os.close(os.open(path, os.O_CREAT, 0o600))
+    real = os.rename
+
+    def rename(source: str, target: str) -> None:
+        if source == str(path):
+            with pytest.raises(
+                BlockingIOError
+            ):  # it waits for the lease, and may have the file then
+                os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        real(source, target)
+
+    monkeypatch.setattr(os, "rename", rename)
+    layout.spare.give(str(path))
+    assert path.exists() and os.listdir(tmp_path / "spare") == []
+
+
+def test_a_failure_and_a_success_on_a_full_disk_have_a_file_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    e, writes, layout = execution(tmp_path), Writes(), ledger(tmp_path)
+    os.close(os.open(f"{e.folder}/stderr.log", os.O_CREAT, 0o600))
+    write_exit(e, {"code": 1}, layout, writes)  # type: ignore[arg-type]
+    assert writes.written == {f"{e.folder}/exit.json": {"code": 1}}
 
     def full(fd: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(evidence.os, "write", full)
-    write_exit(e, {"code": 0}, writes)  # type: ignore[arg-type]
+    monkeypatch.setattr(os, "write", full)
+    write_exit(e, {"code": 0}, layout, writes)  # type: ignore[arg-type]
+    assert writes.written == {f"{e.folder}/exit.json": {"code": 0}}
     assert os.listdir(e.folder) == ["stderr.log"]
-    assert (Path(e.folder) / "stderr.log").stat().st_size == 0
-    assert len(writes.written) == 1
+
+
+def test_ends_of_forgotten_executions_are_kept_apart_when_the_ledger_is_rewritten(
+    tmp_path: Path,
+) -> None:
+    layout = ledger(tmp_path)
+    for n in range(3):
+        layout.add_entry(f"e{n}", f"t{n}")
+        layout.record_end(f"e{n}", {"code": 0, "endedAt": n})
+    layout.remove_entries(["e0", "e1"])
+    assert earlier_exit(str(tmp_path), "e0") == {"code": 0, "endedAt": 0}
+    with (tmp_path / "ledger.jsonl").open("a") as f:
+        f.write('{"end":"e1","exit":{"code":0,"endedAt":9}')  # a line that the power cut off
+    for _ in range(2):
+        known = ledger(tmp_path).open()
+        assert {name: entry.exit for name, entry in known.items()} == {
+            "e2": {"code": 0, "endedAt": 2}
+        }
+    (archive,) = (tmp_path / "exits").iterdir()
+    assert archive.read_bytes().count(b"\n") == 2
+    assert '"e1"' not in (tmp_path / "ledger.jsonl").read_text()
+    assert earlier_exit(str(tmp_path), "e1") == {"code": 0, "endedAt": 1}
+    assert earlier_exit(str(tmp_path), "e") is None

@@ -378,8 +378,8 @@ def test_jobs_have_nothing_of_the_keepers(keeper: Keeper) -> None:
         "/dev/null",
         f"{folder}/stdout.log",
         f"{folder}/stderr.log",
-        f"{folder}/script.sh",
     }
+    assert " 9 -> " in text, "the lock"
 
 
 def test_the_keeper_shows_no_secret_and_lets_no_other_process_of_its_user_look_inside(

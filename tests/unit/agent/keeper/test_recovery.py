@@ -353,6 +353,54 @@ def test_a_torn_line_of_the_ledger_is_ignored(new_keeper: New) -> None:
     assert following.end_of(token).code == 3
 
 
+def test_a_success_is_told_by_the_next_keeper_and_again_when_its_token_is_offered_again(
+    new_keeper: New, place: Path
+) -> None:
+    """Its exit is in the ledger only. A restored backup offers tokens again that were forgotten."""
+    keeper = new_keeper()
+    tokens = [keeper.launch(f"echo {n} >>{place}/stamps") for n in (1, 2)]
+    ends = [keeper.next("ended", token)["exit"] for token in tokens]
+    assert not (keeper.evidence(tokens[0]) / "exit.json").exists()
+    keeper.send(do="forget", names=[tokens[0].name])
+    until(lambda: tokens[0].name not in keeper_ledger.load(str(keeper.folder)).entries)
+    keeper.kill()
+    following = new_keeper()
+    assert [(e["token"], e["exit"]) for e in following.hello["executions"]] == [
+        (str(tokens[1]), ends[1])
+    ]
+    assert json.loads(following.text(tokens[1], "exit.json")) == ends[1], (
+        "keepers of earlier versions read this"
+    )
+    for token, end in zip(tokens, ends, strict=True):
+        following.send(**following.order(token, f"echo again >>{place}/stamps"))
+        assert following.next("ended", token)["exit"] == end
+    assert sorted((place / "stamps").read_text().split()) == ["1", "2"]
+
+
+def test_an_end_whose_line_was_torn_or_lost_is_no_success_and_starts_nothing_again(
+    new_keeper: New, place: Path
+) -> None:
+    """As after a power cut: the ledger is not synced."""
+    keeper = new_keeper()
+    tokens = [keeper.launch(f"echo {n} >>{place}/stamps") for n in (1, 2)]
+    for token in tokens:
+        keeper.end_of(token)
+    keeper.kill()
+    ledger = keeper.folder / "ledger.jsonl"
+    lines = ledger.read_text().splitlines(keepends=True)
+    first, last = (n for n, line in enumerate(lines) if line.startswith('{"end"'))
+    lines[last] = lines[last][:-2]  # torn within its last brackets
+    del lines[first]
+    ledger.write_text("".join(lines))
+    following = new_keeper()
+    known = {e["token"]: e["exit"]["source"] for e in following.hello["executions"]}
+    assert known == {str(token): "lost" for token in tokens}
+    for token in tokens:
+        following.send(**following.order(token, f"echo again >>{place}/stamps"))
+        assert following.end_of(token).source == "lost"
+    assert sorted((place / "stamps").read_text().split()) == ["1", "2"]
+
+
 def test_a_half_written_exit_code_is_none(new_keeper: New) -> None:
     keeper = new_keeper()
     keeper.kill()

@@ -160,13 +160,39 @@ def test_a_run_directory_without_a_link_is_no_reason_not_to_start(keeper: Keeper
     assert "cannot link" in keeper.log()
 
 
+def test_a_run_that_succeeds_at_once_leaves_neither_script_nor_link_and_others_do(
+    keeper: Keeper,
+) -> None:
+    silent, brief, failed, longer = (
+        keeper.launch(text) for text in ("exit 0", "echo out", "exit 3", "sleep NAP; echo out")
+    )
+    assert keeper.end_of(silent).ok and keeper.end_of(brief).ok
+    assert keeper.end_of(failed).code == 3
+    until(lambda: (keeper.run_dir(longer) / ".jobscribe").exists())
+    keeper.wake()
+    assert keeper.end_of(longer).ok
+    assert os.listdir(keeper.evidence(silent)) == []
+    assert os.listdir(keeper.evidence(brief)) == ["stdout.log"]
+    assert os.listdir(keeper.run_dir(brief)) == []
+    for token in (failed, longer):
+        assert (
+            keeper.run_dir(token) / ".jobscribe/latest/script.sh"
+        ).stat().st_mode & 0o777 == 0o700
+    again = msgspec.structs.replace(brief, serial=brief.serial + 1000)
+    keeper.send(**keeper.order(again, "exit 0", run_dir=keeper.run_dir(failed)))
+    assert keeper.end_of(again).ok
+    assert (keeper.run_dir(failed) / ".jobscribe").resolve() == keeper.evidence(again).resolve(), (
+        "a link to an earlier run would mislead"
+    )
+
+
 def test_the_links_of_a_run_directory_follow_the_latest_attempt(keeper: Keeper) -> None:
     links = keeper.place / "shared" / ".jobscribe"
     one = keeper.token()
     tokens = [one, *(msgspec.structs.replace(one, attempt=n) for n in (2, 3))]
     for n, token in enumerate(tokens, 1):
-        keeper.send(**keeper.order(token, "exit 0", run_dir=keeper.place / "shared"))
-        assert keeper.end_of(token).ok
+        keeper.send(**keeper.order(token, f"exit {3 - n}", run_dir=keeper.place / "shared"))
+        assert keeper.end_of(token).code == 3 - n
         assert (links / "latest").resolve() == keeper.evidence(token).resolve()
         assert sorted(p.name for p in links.glob("attempt-*")) == [
             f"attempt-{each}" for each in range(1, n + 1) if n > 1

@@ -523,7 +523,7 @@ def test_an_exit_that_is_none_is_refused_and_changes_nothing():
 
 def test_over_and_live():
     s = session(run(), run(token(2)))
-    assert (s.has_ended(T), s.has_ended(token(9)), s.live()) == (False, False, 2), (
+    assert (s.has_ended(T), s.has_ended(token(9)), s.live()) == (False, None, 2), (
         "one that is on its way here has everything before it"
     )
     heard(s, started(), 0.0)

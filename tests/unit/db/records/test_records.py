@@ -207,6 +207,26 @@ def test_a_short_job_is_written_once_as_it_ended(tmp_path: Path) -> None:
     )
 
 
+def test_the_record_of_a_run_that_waits_is_written_later_and_the_marker_stays_before_it(
+    tmp_path: Path,
+) -> None:
+    other = JID.replace("simAAA01", "simBBB01")
+    now = [1000.0]
+    writer = RecordWriter(tmp_path, complain, every=0.005, monotonic=lambda: now[0])
+    writer.mark(fold(other, life(1)[:1]), 3, 1.5)
+    writer.mark(fold(JID, life(1)), 9, 1.5)
+    wait_for(lambda: writer.written == 1)
+    now[0] += records_module.WAITING_SECS / 2
+    writer.mark(fold(other, life(1)[:1]), 10, 1.5)  # another event does not put it off
+    assert record_path(tmp_path, JID).exists() and not record_path(tmp_path, other).exists()
+    now[0] += records_module.SETTLED_SECS - records_module.WAITING_SECS / 2
+    writer.mark(fold(JID, life(1)), 11, 1.5)
+    wait_for(lambda: read_marker(tmp_path) == 2)
+    wait_for(lambda: record_path(tmp_path, other).exists())
+    writer.close()
+    assert read_marker(tmp_path) == 11
+
+
 def test_a_record_that_cannot_be_written_is_counted_said_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +241,7 @@ def test_a_record_that_cannot_be_written_is_counted_said_and_tried_again(
 
     monkeypatch.setattr(records_module, "write_atomically", write)
     writer = RecordWriter(tmp_path, said.append, every=0.01, retry=0.01)
-    writer.mark(fold(JID, life(1)[:2]), 2, 1.5)
+    writer.mark(fold(JID, life(1)[:3]), 3, 1.5)
     wait_for(lambda: writer.failures >= 2)
     writer.mark(fold(JID, life(1)), 6, 1.5)
     full.clear()

@@ -3,7 +3,7 @@
 import asyncio
 import pathlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,8 +29,8 @@ Make = Callable[[], DiskMeter]
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, secs in (("FIRST_SECS", 0.0), ("AGAIN_SECS", 0.01), ("STORE_SECS", 0.01)):
-        monkeypatch.setattr(disk_meter, name, secs)
+    for name in ("FIRST_SECS", "AGAIN_SECS", "STORE_SECS", "COLLECT_SECS", "PART_SECS"):
+        monkeypatch.setattr(disk_meter, name, 0.01)
 
 
 @pytest.fixture
@@ -155,6 +155,34 @@ async def test_the_end_of_a_run_measures_its_folder_and_its_evidence_once(
     run.serial = 8
     meter.ended(job)
     await until(uses(meter, 5), "the evidence of another run is added")
+
+
+async def test_the_folder_of_an_array_is_measured_at_intervals_not_at_each_end(
+    make: Make, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_meter, "PART_SECS", 0.5)
+    walked: list[object] = []
+    real = disk_meter.Walk.size
+
+    def size(self: disk_meter.Walk, base: str, parts: Sequence[str]) -> disk_meter.Size:
+        walked.append(parts)
+        return real(self, base, parts)
+
+    monkeypatch.setattr(disk_meter.Walk, "size", size)
+    write(tmp_path / f"user/{ANN}/heat/sim00001/old", 1)
+    meter = make()
+    meter.start()
+    await until(uses(meter, 1), "Ann is measured")
+    walked.clear()
+    begun = time.monotonic()
+    for _ in range(20):
+        meter.changed(ANN, "heat/sim00001")
+        await asyncio.sleep(0.01)
+    write(tmp_path / f"user/{ANN}/heat/sim00001/new", 2)
+    meter.changed(ANN, "heat/sim00001")
+    await until(uses(meter, 3), "the last change is measured, too")
+    assert len(walked) <= 1 + (time.monotonic() - begun) / 0.5 + 1
+    await until(lambda: not meter._parts, "nothing is left to measure")
 
 
 async def test_a_user_at_the_hard_quota_starts_nothing_new(

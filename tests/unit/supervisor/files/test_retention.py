@@ -357,6 +357,23 @@ async def test_logs_of_an_agent_without_evidence_go_when_they_are_old(tmp_path: 
     await s.close()
 
 
+async def test_old_ends_of_forgotten_executions_go_with_the_scripts(tmp_path: Path) -> None:
+    agent, elsewhere = tmp_path / "agent" / "one", tmp_path / "elsewhere"
+    for folder in (agent / "exits", elsewhere):
+        folder.mkdir(parents=True)
+        for name, age in (("1.jsonl", 31), ("2.jsonl", 29)):
+            (folder / name).write_text("x")
+            os.utime(folder / name, (NOW - age * DAY,) * 2)
+    (tmp_path / "agent" / "two").mkdir()
+    (tmp_path / "agent" / "two" / "exits").symlink_to(elsewhere)
+    s = sweeper(tmp_path, [])
+    for dry_run in (True, False):
+        assert (await s.sweep(dry_run=dry_run)).kinds["scripts"].count == 1
+    assert [p.name for p in (agent / "exits").iterdir()] == ["2.jsonl"]
+    assert len(list(elsewhere.iterdir())) == 2, "a link of the user is not followed"
+    await s.close()
+
+
 async def test_old_records_of_purged_runs_go(tmp_path: Path) -> None:
     tokens = [token(n, NOW - 400 * DAY) for n in (1, 2, 3)]
     folder = tmp_path / "supervisor-job"
