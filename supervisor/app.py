@@ -787,6 +787,7 @@ class _Supervisor:
             unsent=unsent.sizes, calls=calls.sizes, run_dir_uploads=run_dir_uploads.sizes
         )
         access = self._access()
+        self._run_service.check_user = access.check_shard
         self._shells = Shells(
             self._run_service,
             self._task_drivers,
@@ -876,6 +877,7 @@ class _Supervisor:
             audit,
             rates,
             open_lists=self._settings.auth.open_lists,
+            shard=self._settings.shard,
         )
 
     def _sign_ins(self) -> SignIns | None:

@@ -24,6 +24,11 @@ ACTOR = "X-Jobscribe-Actor"
 #: Request header in which a front end, which holds the server secret, names its signed-in user: the
 #: request may do what this user's role allows.
 SIGNED_IN = "X-Jobscribe-Signed-In"
+#: Request header beside it, of a router: the scopes of the API token of this user. The request may do
+#: what the token allows.
+TOKEN_SCOPES = "X-Jobscribe-Scopes"
+#: Request header of a router: the address of its client, signed with the server secret.
+PEER = "X-Jobscribe-Peer"
 
 
 class SiteHello(msgspec.Struct, frozen=True):
