@@ -11,23 +11,23 @@ MOST = 64
 
 
 class Shard(NamedTuple):
-    """One shard of a site. count: of all shards of the site."""
+    """One shard of a site. total: number of shards of the site."""
 
     number: int
-    count: int
+    total: int
 
     @property
     def name(self) -> str:
         """Return the shard in words, for messages."""
-        return f"shard {self.number} of {self.count}"
+        return f"shard {self.number} of {self.total}"
 
     def has(self, uid: str) -> bool:
         """Return whether this user belongs to the shard."""
-        return shard_of(uid, self.count) == self.number
+        return shard_of(uid, self.total) == self.number
 
     def part(self, whole: int) -> int:
         """Return the part of a limit that this shard has. The parts of all shards make the whole."""
-        return whole // self.count + (self.number < whole % self.count)
+        return whole // self.total + (self.number < whole % self.total)
 
 
 def shard_of(uid: str, count: int) -> int:

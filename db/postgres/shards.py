@@ -32,9 +32,9 @@ def record(raw: Raw, address: StoreAddress, shard: Shard) -> None:
     raw.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(schema))
     if not _exists(raw, f"{whole}.shards"):
         raw.execute(sql.SQL("CREATE TABLE {}.shards (count integer NOT NULL)").format(schema))
-        raw.execute(sql.SQL("INSERT INTO {}.shards VALUES (%s)").format(schema), (shard.count,))
+        raw.execute(sql.SQL("INSERT INTO {}.shards VALUES (%s)").format(schema), (shard.total,))
     row = raw.execute(sql.SQL("SELECT count FROM {}.shards").format(schema)).fetchone()
-    if row is None or row[0] != shard.count:
+    if row is None or row[0] != shard.total:
         raise _other_count(address, None if row is None else row[0], shard)
     raw.execute(_TABLE)
     raw.execute("INSERT INTO shard VALUES (%s, %s)", tuple(shard))
@@ -59,11 +59,11 @@ def check(raw: Raw, address: StoreAddress, shard: Shard | None) -> None:
     if shard is None:
         raise Refusal(
             "foreignParts",
-            f"{address.name} is the log of {found.name}: set shards.count to {found.count}, and start the supervisor"
+            f"{address.name} is the log of {found.name}: set shards.count to {found.total}, and start the supervisor"
             f" with --shard {found.number} and the root of the site",
         )
     if found.number == shard.number:
-        raise _other_count(address, found.count, shard)
+        raise _other_count(address, found.total, shard)
     raise Refusal(
         "foreignParts",
         f"{address.name} is the log of {found.name}, not of {shard.name}: set another schema in store.url"
@@ -84,7 +84,7 @@ def refuse_whole(raw: Raw, address: StoreAddress) -> None:
 def _other_count(address: StoreAddress, found: int | None, shard: Shard) -> Refusal:
     return Refusal(
         "badConfig",
-        f"the site of {address.name} has {found} shards, and shards.count is {shard.count}: set it to {found}. The"
+        f"the site of {address.name} has {found} shards, and shards.count is {shard.total}: set it to {found}. The"
         " number of shards cannot be changed, because users would have to move to other shards; for another number"
         " start a new site",
     )

@@ -1,11 +1,13 @@
 """The settings of one shard, from those of its site: root, schema, listeners, and its part of each limit
-that spans users. Pure.
+that spans users. Only `make_secrets` writes a file.
 
 Limits of one user need no part: a user is in one shard.
 """
 
+import contextlib
 import dataclasses
 import os
+import secrets
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -14,7 +16,9 @@ import msgspec
 from ...protocol.clusters.cluster import Clusters
 from ...protocol.clusters.container_pool import Pool
 from ...protocol.errors import Refusal
+from ...protocol.ids import base62
 from ...protocol.shards import Shard
+from ...runtime.filesystems import make_folder, write_atomically
 from ..settings.settings import ResourceSettings, Settings, SlotSettings
 
 #: Folder of the shards in the root of a site.
@@ -65,7 +69,8 @@ def of_shard(settings: Settings) -> Settings:
             tls_cert=None if tls_port is None else s.tls_cert,
             tls_key=None if tls_port is None else s.tls_key,
             agents_port=_port(s.agents_port, shard),
-            server_secret_file=s.server_secret_file or secret_file(settings.root, "server"),
+            server_secret_file=s.server_secret_file
+            or (secret_file(settings.root, "server") if s.development else None),
             metrics_secret_file=s.metrics_secret_file or secret_file(settings.root, "metrics"),
         ),
         slots=_slots(settings, shard),
@@ -77,6 +82,28 @@ def of_shard(settings: Settings) -> Settings:
 def secret_file(root: str, name: str) -> str:
     """Return the path of a secret that all shards share, where no setting names another one."""
     return os.path.join(root, "secret", name)
+
+
+def make_secrets(settings: Settings) -> None:
+    """Create the secrets that all shards share, where no setting names another file. Raises OSError."""
+    s = settings.supervisor
+    names = ["metrics"] if s.metrics_secret_file is None else []
+    if s.server_secret_file is None and s.development:
+        names.append("server")
+    for name in names:
+        path = secret_file(settings.root, name)
+        make_folder(settings.root)
+        make_folder(os.path.dirname(path))
+        if os.path.exists(path):
+            continue
+        # of several processes that start at once, the first one decides
+        own = f"{path}.{os.getpid()}"
+        write_atomically(own, base62(secrets.token_bytes(43), 43).encode(), sync=True)
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.link(own, path)
+        finally:
+            os.unlink(own)
 
 
 def _port(port: int, shard: Shard) -> int:
@@ -110,7 +137,7 @@ def _resources(settings: Settings, shard: Shard) -> ResourceSettings:
     first, last = r.local_ports
     ports = last - first + 1
     _part("resources.local_ports", ports, shard)
-    begin = first + sum(Shard(k, shard.count).part(ports) for k in range(shard.number))
+    begin = first + sum(Shard(k, shard.total).part(ports) for k in range(shard.number))
     return dataclasses.replace(
         r,
         local_cpu=_part("resources.local_cpu", r.local_cpu, shard),
@@ -120,17 +147,17 @@ def _resources(settings: Settings, shard: Shard) -> ResourceSettings:
 
 
 def _part(name: str, whole: int, shard: Shard) -> int:
-    if whole < shard.count:
+    if whole < shard.total:
         raise Refusal(
             "badConfig",
-            f"{name} is {whole}, and each of {shard.count} shards needs at least 1: raise it to {shard.count} or more",
+            f"{name} is {whole}, and each of {shard.total} shards needs at least 1: raise it to {shard.total} or more",
         )
     return shard.part(whole)
 
 
 def in_turn(items: Sequence[_T], shard: Shard | None) -> tuple[_T, ...]:
     """Return the items that this shard has: each belongs to one shard, in turn."""
-    return tuple(items) if shard is None else tuple(items[shard.number :: shard.count])
+    return tuple(items) if shard is None else tuple(items[shard.number :: shard.total])
 
 
 def pool_of(pool: Pool, shard: Shard | None) -> Pool:
@@ -140,14 +167,14 @@ def pool_of(pool: Pool, shard: Shard | None) -> Pool:
     hosts = tuple(
         host
         for n, host in enumerate(pool.hosts)
-        if (n % shard.count if host.shard is None else host.shard) == shard.number
+        if (n % shard.total if host.shard is None else host.shard) == shard.number
     )
-    far = [h.name for h in pool.hosts if h.shard is not None and h.shard >= shard.count]
+    far = [h.name for h in pool.hosts if h.shard is not None and h.shard >= shard.total]
     if far:
         raise Refusal(
             "badConfig",
             f"the hosts {', '.join(far)} of docker.pool name a shard that the site does not have: it has the shards 0"
-            f" to {shard.count - 1}",
+            f" to {shard.total - 1}",
         )
     if not hosts:
         raise Refusal(
@@ -159,7 +186,7 @@ def pool_of(pool: Pool, shard: Shard | None) -> Pool:
         first, last = users
         size = last - first + 1
         _part("unixUsers of docker.pool", size, shard)
-        begin = first + sum(Shard(k, shard.count).part(size) for k in range(shard.number))
+        begin = first + sum(Shard(k, shard.total).part(size) for k in range(shard.number))
         users = (begin, begin + shard.part(size) - 1)
     return msgspec.structs.replace(pool, hosts=hosts, unix_users=users)
 
