@@ -291,6 +291,5 @@ def _is_published(root: str, token: str) -> bool:
 
 def _uid(root: str) -> str:
     """Return the uid of this process's unix user, as the command line uses it."""
-    key = Path(shards.secret_file(root, "metrics"))
-    text = key.read_bytes() if key.exists() else root.encode()
-    return derived_id(str(os.getuid()).encode(), key=hashlib.sha256(text).digest())[:8]
+    key = Path(shards.secret_file(root, shards.UID_KEY)).read_bytes()
+    return derived_id(str(os.getuid()).encode(), key=hashlib.sha256(key).digest())[:8]

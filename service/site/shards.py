@@ -23,6 +23,8 @@ from ..settings.settings import ResourceSettings, Settings, SlotSettings
 
 #: Folder of the shards in the root of a site.
 FOLDER = "shards"
+#: Secret from which the uid of local commands is derived.
+UID_KEY = "uid"
 _T = TypeVar("_T")
 
 
@@ -87,7 +89,9 @@ def secret_file(root: str, name: str) -> str:
 def make_secrets(settings: Settings) -> None:
     """Create the secrets that all shards share, where no setting names another file. Raises OSError."""
     s = settings.supervisor
-    names = ["metrics"] if s.metrics_secret_file is None else []
+    names = [UID_KEY]
+    if s.metrics_secret_file is None:
+        names.append("metrics")
     if s.server_secret_file is None and s.development:
         names.append("server")
     for name in names:
