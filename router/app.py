@@ -79,7 +79,9 @@ def main(
     try:
         shards.make_secrets(settings)
     except OSError as e:
-        raise Refusal("badConfig", f"the root {settings.root} cannot be used: {e.strerror}") from None
+        raise Refusal(
+            "badConfig", f"the root {settings.root} cannot be used: {e.strerror}"
+        ) from None
     processes.set_title(TITLE, settings.root)
     asyncio.run(_serve(settings, announce, front, notifier or Notifier({})))
 
@@ -122,7 +124,9 @@ class _Process:
             settings.log,
             self._redactor,
             stream=sys.stdout,
-            file=os.path.join(settings.root, "log", f"router-{os.getpid()}.log"),
+            file=os.path.join(
+                settings.root, "log", f"router-{settings.supervisor.port or os.getpid()}.log"
+            ),
         )
         log_uncaught(self._log)
         self._undo_logging = capture_logging(self._log)
@@ -192,7 +196,9 @@ class _Process:
         )
         server.add_sockets(
             pausing_listeners(
-                sockets, lambda what, detail: self._log("{}: {}", what, detail), self._guard.make_room
+                sockets,
+                lambda what, detail: self._log("{}: {}", what, detail),
+                self._guard.make_room,
             )
         )
         self._servers.append(server)

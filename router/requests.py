@@ -32,8 +32,7 @@ from ..runtime.connections.http_server import answer_unread_on, known
 from ..runtime.log.logger import Log
 from ..service import tickets
 from ..service.site.secret_rotation import RotatedSecret
-from ..supervisor.access.principal import Principal
-from ..supervisor.api.transport.authorization import Subject, found_users
+from ..supervisor.api.transport.authorization import found_users
 from ..supervisor.api.transport.request_handler import Route
 from ..supervisor.runs.request_validation import MAX_BODY
 from . import routing
@@ -113,10 +112,6 @@ async def ask(parts: Parts, shard: int, path: str, headers: HTTPHeaders) -> Answ
     return collector.answer()
 
 
-
-
-
-
 class _Request(HTTPMessageDelegate):
     """One request of a client, and the sink of its answer."""
 
@@ -163,7 +158,8 @@ class _Request(HTTPMessageDelegate):
                 await self._begin_upload()
         except Refusal as e:
             self._refusal = e
-            answer_unread_on(self._client, lambda: (e.http, msgspec.json.encode(self._error(e))))
+            answer = e.http, msgspec.json.encode(self._error(e))
+            answer_unread_on(self._client, lambda: answer)
         except Exception as e:
             self._refusal = self._internal(e)
 
@@ -202,7 +198,8 @@ class _Request(HTTPMessageDelegate):
         if self._size > MAX_BODY:
             self._body.clear()
             self._refusal = Refusal(
-                "tooLarge", f"a request of {self._size} bytes or more is over the limit of {MAX_BODY}"
+                "tooLarge",
+                f"a request of {self._size} bytes or more is over the limit of {MAX_BODY}",
             )
             return None
         self._body += chunk
@@ -316,7 +313,7 @@ class _Request(HTTPMessageDelegate):
             try:
                 await self._parts.senders.confirmed(self._headers, self._peer)
             except Refusal as e:
-                if not e.http == 503:
+                if e.http != 503:
                     self._parts.log("a stream ended: {}", e.sentence)
                     self._client.close()
                     return
@@ -384,9 +381,7 @@ class _Request(HTTPMessageDelegate):
         if self._begun:
             self._client.close()
             return
-        self._parts.log(
-            "{} {} refused: {}", self._line.method, self._route.path, refusal.sentence
-        )
+        self._parts.log("{} {} refused: {}", self._line.method, self._route.path, refusal.sentence)
         self._write_json(refusal.http, self._error(refusal), refusal.more.get("retryAfterSecs"))
 
     async def _send_json(self, code: int, body: Any) -> None:

@@ -144,7 +144,9 @@ class Senders:
                 raise refusal
         if missing:
             raise no_supervisor(missing)
-        raise refused[0] if refused else Refusal("unauthenticated", "this API token is unknown here")
+        raise (
+            refused[0] if refused else Refusal("unauthenticated", "this API token is unknown here")
+        )
 
 
 class _Refused(msgspec.Struct):

@@ -71,9 +71,7 @@ class DriverSet:
                 case "docker":
                     assert settings.docker.pool is not None  # required by the settings
                     self.pool = shards.pool_of(
-                        pool_file.load(
-                            settings.docker.pool, (str(root.path), settings.user_root)
-                        ),
+                        pool_file.load(settings.docker.pool, (str(root.path), settings.user_root)),
                         settings.shard,
                     )
                     self.drivers[name] = self._docker(

@@ -131,7 +131,9 @@ def _slots(settings: Settings, shard: Shard) -> SlotSettings:
         name: _part(f"slots.{name}", getattr(s, name), shard)
         for name in ("local_sequential", "local_parallel")
     }
-    return dataclasses.replace(s, **parts, op_run=s.op_run if "slots.op_run" in settings.origins else 0)
+    return dataclasses.replace(
+        s, **parts, op_run=s.op_run if "slots.op_run" in settings.origins else 0
+    )
 
 
 def _resources(settings: Settings, shard: Shard) -> ResourceSettings:

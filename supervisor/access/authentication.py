@@ -58,7 +58,8 @@ class Access:
         """Raise Refusal("wrongShard") for a user of another shard."""
         if self.shard is not None and not self.shard.has(uid):
             raise Refusal(
-                "wrongShard", f"user {uid} does not belong to {self.shard.name}, which this supervisor serves"
+                "wrongShard",
+                f"user {uid} does not belong to {self.shard.name}, which this supervisor serves",
             )
 
     def principal(

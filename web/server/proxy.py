@@ -210,9 +210,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
             self._over()
 
     def begin_answer(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> Awaitable[None]:
-        return self._taking(
-            self._browser.write_headers(start_line, passed_on(headers))
-        )
+        return self._taking(self._browser.write_headers(start_line, passed_on(headers)))
 
     def continue_answer(self, chunk: bytes) -> Awaitable[None]:
         return self._taking(self._browser.write(chunk))

@@ -39,7 +39,9 @@ class _Viewer:
         ticket, now = h.request.headers.get(tickets.HEADER), h.runs.now()
         self._token = h.sender.token if ticket is None and h.sender is not None else None
         #: checked by a router, because another shard has the token
-        self._limited = h.sender if ticket is None and h.sender is not None and h.sender.limited else None
+        self._limited = (
+            h.sender if ticket is None and h.sender is not None and h.sender.limited else None
+        )
         if self._limited is not None and self._limited.uid is not None:
             self.uid, self._admin = self._limited.uid, False
         elif self._token is None:
