@@ -128,7 +128,7 @@ class PostgresLog(EventLog):
         return store
 
     def measure(self) -> LogSize | None:
-        from ...db.postgres.measurement import measured
+        from ...db.postgres.reader import measured
 
         jobs, size = measured(self._address, self._password_file)
         return LogSize(jobs, size, None if self.claim is None else self._supervisors())
