@@ -16,6 +16,7 @@ PRODUCT = (
     "diagnosis",
     "drivers",
     "protocol",
+    "router",
     "runtime",
     "schema",
     "service",

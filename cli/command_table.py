@@ -23,6 +23,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "supervisor",
         "Start a supervisor with a configured secret (for services).",
     ),
+    "router": (
+        "services.router",
+        "router",
+        "Start a router of a site with shards (for services).",
+    ),
     "server": ("services.server", "server", "Start a front end for browsers (for services)."),
     "agent": (
         "",

@@ -81,6 +81,12 @@ CODES: dict[str, Code] = {
     "tooLarge": Code(413, False, "send less data at once"),
     "rangeNotSatisfiable": Code(416, False, "request a range within the file"),
     "tooDeep": Code(400, False, "flatten the data"),
+    "wrongShard": Code(
+        421, False, "send the request to a router of the site, which knows the shard of each user"
+    ),
+    "notSharded": Code(
+        501, False, "follow the message; sites without shards can do this (docs/scale.md)"
+    ),
     "unknownApp": Code(
         404, False, "check the simulation type; the message names the installed ones"
     ),

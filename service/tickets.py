@@ -8,6 +8,7 @@ sent in a header, never in a URL, and is worthless after it expires.
 """
 
 import hashlib
+import hmac
 from typing import NamedTuple
 
 from itsdangerous import BadData, URLSafeSerializer
@@ -53,6 +54,23 @@ def verify(secrets: tuple[str, ...], ticket: str, now: float) -> Holder:
     if not 0 <= until - now * 1000 <= LONGEST_SECS * 1000:
         raise Refusal("unauthenticated", "the ticket has expired; request a new one")
     return Holder(parse("uid", uid), more == ["admin"])
+
+
+def sign_peer(secret: str, address: str) -> str:
+    """Return the address of a client, signed by a router."""
+    return f"{address} {_peer_mark(secret, address)}"
+
+
+def peer(secrets: tuple[str, ...], text: str) -> str | None:
+    """Return the address that a router has signed; None if no router has."""
+    address, _, mark = text.rpartition(" ")
+    given = mark.encode(errors="replace")
+    valid = [hmac.compare_digest(given, _peer_mark(s, address).encode()) for s in secrets]
+    return address if any(valid) else None
+
+
+def _peer_mark(secret: str, address: str) -> str:
+    return hmac.digest(secret.encode(), b"jobscribe peer\0" + address.encode(), "sha256").hex()
 
 
 def _signer(secrets: tuple[str, ...]) -> URLSafeSerializer:

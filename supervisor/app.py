@@ -58,6 +58,7 @@ from ..service.log.sink import open_log
 from ..service.settings.loader import show
 from ..service.settings.settings import Settings
 from ..service.site import users_file
+from ..service.site.shards import in_turn
 from ..service.site.startup_checks import check
 from ..service.systemd import Notifier
 from . import configuration
@@ -117,7 +118,7 @@ from .process.root_identity import RootIdentity
 from .process.watchdog import Watchdog
 from .runs import site_drains
 from .runs.output_reader import ANSWER_SECS, OutputReader
-from .runs.port_leases import Leases
+from .runs.port_leases import PORTS, Leases
 from .runs.registry_logins import RegistryLogins
 from .runs.request_validation import MAX_BODY
 from .runs.service import RunService
@@ -787,6 +788,7 @@ class _Supervisor:
             self._root / "leases.json",
             clock.SteadyClock(self._clock).wall,
             lease_secs=limits.lease_secs,
+            ports=in_turn(PORTS, self._settings.shard),
         )
         unsent = ResponseLimits()
         unsent.stalled = lambda: self._counters.add("stalled")
@@ -795,6 +797,7 @@ class _Supervisor:
             unsent=unsent.sizes, calls=calls.sizes, run_dir_uploads=run_dir_uploads.sizes
         )
         access = self._access()
+        self._run_service.check_user = access.check_shard
         self._shells = Shells(
             self._run_service,
             self._task_drivers,
@@ -885,6 +888,7 @@ class _Supervisor:
             audit,
             rates,
             open_lists=self._settings.auth.open_lists,
+            shard=self._settings.shard,
         )
 
     def _sign_ins(self) -> SignIns | None:

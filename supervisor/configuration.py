@@ -14,6 +14,7 @@ from ..protocol.ids import AgentKind
 from ..service.settings.settings import Settings
 from ..service.site import queue_file
 from ..service.site.exit_table_file import load
+from ..service.site.shards import in_turn
 from .core.resources.gang_allocator import Node
 from .core.resources.host_selection import HostCapacity
 from .core.state.configuration import CoreConfig
@@ -151,7 +152,7 @@ def local_node(settings: Settings) -> Node:
     """
     r = settings.resources
     first, last = r.local_ports
-    gpus = cards() if r.local_gpus == ("auto",) else r.local_gpus
+    gpus = in_turn(cards() if r.local_gpus == ("auto",) else r.local_gpus, settings.shard)
     return Node(
         host="localhost",
         address="127.0.0.1",

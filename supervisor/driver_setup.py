@@ -19,7 +19,7 @@ from ..protocol.redaction import Redactor
 from ..protocol.wire.messages import TaskSpec
 from ..runtime.log.logger import Log
 from ..service.settings.settings import Settings
-from ..service.site import cluster_file, pool_file
+from ..service.site import cluster_file, pool_file, shards
 from ..service.site.startup_checks import warnings
 from . import configuration
 from .connections.driver_reports import DriverReports
@@ -70,15 +70,18 @@ class DriverSet:
                     )
                 case "docker":
                     assert settings.docker.pool is not None  # required by the settings
-                    self.pool = pool_file.load(
-                        settings.docker.pool, (str(root.path), settings.user_root)
+                    self.pool = shards.pool_of(
+                        pool_file.load(settings.docker.pool, (str(root.path), settings.user_root)),
+                        settings.shard,
                     )
                     self.drivers[name] = self._docker(
                         settings, root, self.pool, driver_reports, log, redactor, key
                     )
                 case "sbatch":
                     assert settings.sbatch.clusters is not None  # required by the settings
-                    self.clusters = cluster_file.load(settings.sbatch.clusters)
+                    self.clusters = shards.clusters_of(
+                        cluster_file.load(settings.sbatch.clusters), settings.shard
+                    )
                     self.drivers[name] = self.sbatch = self._sbatch(
                         settings, root, self.clusters, log, redactor, key
                     )

@@ -81,7 +81,8 @@ def install_units(
     s = session()
     settings, config = _load_settings(s, own, file)
     i = unit_text.Installation(_program(), None if own else account, config, settings.root)
-    files = _files(i, prefix)
+    sharded = settings.shards.count is not None
+    files = _files(i, prefix, sharded=sharded)
     for f in files:
         _show(s, f)
     edited = [f.path for f in files if f.changes and not _is_unedited(f)]
@@ -101,7 +102,7 @@ def install_units(
     elif not dry_run:
         s.screen.message("written" if any(f.changes for f in files) else "no changes")
     if now:
-        _start(own)
+        _start(own, settings)
     elif not s.screen.json:
         s.screen.message("Next:")
         for line in _next(i, own, prefix, settings):
@@ -141,18 +142,21 @@ def _program() -> tuple[str, ...]:
     )
 
 
-def _files(i: unit_text.Installation, prefix: str) -> list[_File]:
+def _files(i: unit_text.Installation, prefix: str, *, sharded: bool) -> list[_File]:
     folder = (
         os.path.expanduser("~/.config/systemd/user") if i.account is None else "/etc/systemd/system"
     )
     texts = {
         f"{folder}/{name}": unit_text.unit(_shipped(name), i)
-        for name in (unit_text.SUPERVISOR, unit_text.SERVER)
+        for name in (
+            (unit_text.SHARD, unit_text.ROUTER, unit_text.SERVER)
+            if sharded
+            else (unit_text.SUPERVISOR, unit_text.SERVER)
+        )
     }
     if _systemd_version() >= unit_text.DROP_IN_FROM:
-        texts[f"{folder}/{unit_text.SUPERVISOR}.d/{unit_text.DROP_IN}"] = _shipped(
-            unit_text.DROP_IN
-        )
+        service = unit_text.SHARD if sharded else unit_text.SUPERVISOR
+        texts[f"{folder}/{service}.d/{unit_text.DROP_IN}"] = _shipped(unit_text.DROP_IN)
     if i.account is not None and not _account_exists(i.account):
         texts["/etc/sysusers.d/jobscribe.conf"] = unit_text.account(
             _shipped(unit_text.SYSUSERS), i.account
@@ -266,7 +270,7 @@ def _next(i: unit_text.Installation, own: bool, prefix: str, settings: "Settings
         else f"{shlex.join(i.program)} {named} config check"
     )
     if not prefix:
-        lines += [f"{ctl} daemon-reload", f"{ctl} enable --now jobscribe-supervisor"]
+        lines += [f"{ctl} daemon-reload", f"{ctl} enable --now {' '.join(_services(settings))}"]
     if settings.server.user_hook is not None and not prefix:
         lines.append(f"{ctl} enable --now jobscribe-server")
     if own:
@@ -274,13 +278,21 @@ def _next(i: unit_text.Installation, own: bool, prefix: str, settings: "Settings
     return lines
 
 
-def _start(own: bool) -> None:
+def _services(settings: "Settings") -> list[str]:
+    """Return the services that serve requests, on this machine."""
+    count = settings.shards.count
+    if count is None:
+        return ["jobscribe-supervisor"]
+    return [*(f"jobscribe-shard@{k}" for k in range(count)), "jobscribe-router"]
+
+
+def _start(own: bool, settings: "Settings") -> None:
     ctl = ["systemctl", *(["--user"] if own else [])]
     account = [] if own else [["systemd-sysusers"]]
     for words in (
         *account,
         [*ctl, "daemon-reload"],
-        [*ctl, "enable", "--now", "jobscribe-supervisor"],
+        [*ctl, "enable", "--now", *_services(settings)],
     ):
         try:
             done = subprocess.run(

@@ -7,6 +7,8 @@ import re
 from typing import NamedTuple
 
 SUPERVISOR, SERVER = "jobscribe-supervisor.service", "jobscribe-server.service"
+#: Instead of the supervisor, on a site with shards.
+SHARD, ROUTER = "jobscribe-shard@.service", "jobscribe-router.service"
 DROP_IN, SYSUSERS = "systemd-254.conf", "jobscribe.sysusers.conf"
 #: First systemd version that supports the drop-in.
 DROP_IN_FROM = 254
@@ -59,7 +61,8 @@ def unit(shipped: str, i: Installation) -> str:
         name, _, value = line.partition("=")
         match name:
             case "ExecStart":
-                line = f"ExecStart={_command(value.split()[1], i)}"
+                shard = " --shard %i" if "--shard %i" in value else ""
+                line = f"ExecStart={_command(value.split()[1], i)}{shard}"
             case "User" if i.account is not None:
                 line = f"User={i.account}"
             case "WantedBy" if i.account is None:

@@ -79,7 +79,18 @@ def serve_supervisor(options: dict[str, Any], file: str | None) -> None:
     with gc_disabled():
         from ...supervisor.app import main
 
+    from ...service.site import shards
+
     settings, notifier = load_settings(given_options(options), file), systemd_notifier()
+    if settings.shards.number is not None:
+        try:
+            shards.make_secrets(settings)
+        except OSError as e:
+            raise Refusal(
+                "badConfig", f"the root {settings.root} cannot be used: {e.strerror}"
+            ) from None
+    settings = shards.of_shard(settings)
+    session().options["root"] = settings.root
     announce = ready_announcer(notifier)
     main(settings, lambda ready: announce(ready["url"], ready["root"]), notifier=notifier)
 

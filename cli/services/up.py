@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...protocol.errors import Refusal
+from ...protocol.shards import MOST
 from ..session.session import command
 from ..session.setting_assignments import assignments
 from .startup import (
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
     metavar="URL",
     help="PostgreSQL database of the event store, without a password (setting store.url).",
 )
+@click.option(
+    "--shards",
+    "count",
+    type=click.IntRange(1, MOST),
+    metavar="N",
+    help="Divide the users into N shards, each with a supervisor, behind a router (setting shards.count).",
+)
 def up(
     port: int | None,
     ip: str | None,
@@ -44,6 +52,7 @@ def up(
     sets: tuple[str, ...],
     no_web: bool,
     store: str | None,
+    count: int | None,
 ) -> None:
     """Start supervisor and front end for this user and stay in the foreground: development mode, on
     loopback, with its own secret.
@@ -55,11 +64,17 @@ def up(
     given: dict[str, Any] = {
         "supervisor.development": True,
         **({} if store is None else {"store.url": store}),
+        **({} if count is None else {"shards.count": count}),
         **assignments(sets),
     }
     with refusal_exit_codes():
         if no_web:
-            serve_supervisor({"supervisor.port": port, "supervisor.ip": ip, **given}, file)
+            alone = given_options({"supervisor.port": port, "supervisor.ip": ip, **given})
+            settings = load_settings(alone, file)
+            if settings.shards.count is not None:
+                _serve_shards(settings, alone, file, None)
+            else:
+                serve_supervisor(alone, file)
             return
         options = given_options({"server.port": port, "server.ip": ip, **given})
         settings = load_settings(options, file)
@@ -68,13 +83,45 @@ def up(
             settings = load_settings(options, file)
         from .front_end import FrontEndProcess
 
-        _serve_with_front_end(settings, FrontEndProcess(settings, options, file))
+        front_end = FrontEndProcess(settings, options, file)
+        if settings.shards.count is not None:
+            _serve_shards(settings, options, file, front_end)
+        else:
+            _serve_with_front_end(settings, front_end)
+
+
+def _serve_shards(
+    settings: "Settings",
+    options: dict[str, Any],
+    file: str | None,
+    front_end: "FrontEndProcess | None",
+) -> None:
+    """Run the supervisors of all shards in child processes, and the router in this one."""
+    from .shard_processes import ShardProcesses
+
+    shards = ShardProcesses(settings, options, file)
+    try:
+        shards.start()
+        if front_end is not None:
+            _serve_with_front_end(settings, front_end)
+            return
+        with gc_disabled():
+            from ...router.app import main
+
+        notifier = systemd_notifier()
+        announce = ready_announcer(notifier)
+        main(settings, lambda ready: announce(ready["url"], ready["root"]), notifier=notifier)
+    finally:
+        shards.stop()
 
 
 def _serve_with_front_end(settings: "Settings", front_end: "FrontEndProcess") -> None:
-    """Run the supervisor in this process and the front end in a child process."""
+    """Run the supervisor or router in this process and the front end in a child process."""
     with gc_disabled():
-        from ...supervisor.app import main
+        if settings.shards.count is not None:
+            from ...router.app import main
+        else:
+            from ...supervisor.app import main
 
     notifier = systemd_notifier()
     announce = ready_announcer(notifier)

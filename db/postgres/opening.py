@@ -10,6 +10,7 @@ import psycopg
 from psycopg import sql
 
 from ...protocol.errors import Refusal
+from ...protocol.shards import Shard
 from ...runtime.store_address import StoreAddress, parsed
 from ..events.events import SYSTEM
 from ..sql.log_end import LogPlace, verify_kinds, verify_tail
@@ -19,7 +20,7 @@ from ..store.contract import Stored
 from ..store.database_marker import named_database
 from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
 from ..store.store_folder import check_owner, make_folder, sync_folder
-from . import lease, supervisors
+from . import lease, shards, supervisors
 from .connection import Connection, Raw, connect, refusal
 from .lease_protocol import Lease, perform, take
 from .schema import LAYOUT, TABLES
@@ -36,7 +37,7 @@ MOVED = "moved:"
 
 class Site(NamedTuple):
     """The place of a root's log. folder: of the head file, in the root. root_id: its identity. claim:
-    of a supervisor that took the lease after it stood by.
+    of a supervisor that took the lease after it stood by. shard: None for a site without shards.
     """
 
     address: StoreAddress
@@ -44,6 +45,7 @@ class Site(NamedTuple):
     folder: Path
     root_id: str
     claim: Claim | None = None
+    shard: Shard | None = None
 
 
 class Opened(NamedTuple):
@@ -127,6 +129,7 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
             )
         create(site, raw)
     check_site(site, raw)
+    shards.check(raw, site.address, site.shard)
     supervisors.create(raw)
     holder = lease.new_holder() if site.claim is None else site.claim.holder
     deadline = None if site.claim is None else site.claim.deadline
@@ -225,6 +228,8 @@ def create(site: Site, raw: Raw) -> None:
         )
         if has_tables(raw, site.address.schema):
             return
+        if site.shard is None:
+            shards.refuse_whole(raw, site.address)
         row = raw.execute(
             "SELECT count(*) FROM pg_tables WHERE schemaname = %s", (site.address.schema,)
         ).fetchone()
@@ -239,6 +244,8 @@ def create(site: Site, raw: Raw) -> None:
         raw.execute(TABLES)
         raw.execute("INSERT INTO site VALUES (%s, %s, %s)", (site.root_id, LAYOUT, LAYOUT))
         raw.execute("INSERT INTO lease VALUES (0, '', true, clock_timestamp(), 0, %s)", (START,))
+        if site.shard is not None:
+            shards.record(raw, site.address, site.shard)
 
 
 def check_site(site: Site, raw: Raw, *, moved: bool = False) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from ..fields import PORTS, SECONDS, Address, Form, Word, number_range, word
 from ..ids import Host
+from ..shards import MOST
 
 #: The network of a container: none, or a named network of its host (`bridge`; `host` is refused).
 Network = Annotated[
@@ -70,7 +71,7 @@ class PoolHost(_Part, frozen=True, kw_only=True):
     its GPUs; "": as NVIDIA's library names them, if it is this machine. agents_mb:
     additional memory for agents' containers. sequential, parallel: concurrent runs in agents.
     plans: only users with one of these plans use this host; empty: for users with a plan that no
-    host lists.
+    host lists. shard: the only shard of the site that uses this host; None: the shards have hosts in turn.
     """
 
     name: Annotated[Host, Form("letters, digits, . and -")]
@@ -88,6 +89,7 @@ class PoolHost(_Part, frozen=True, kw_only=True):
     parallel: Runs = 1
     labels: dict[str, Word] = {}
     plans: tuple[Plan, ...] = ()
+    shard: Annotated[int, msgspec.Meta(ge=0, lt=MOST), Form("the number of a shard")] | None = None
 
 
 class Pool(_Part, frozen=True, kw_only=True):

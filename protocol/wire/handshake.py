@@ -27,6 +27,11 @@ SIGNED_IN = "X-Jobscribe-Signed-In"
 #: Request header in which a front end that forwards requests states its own address, for links in the
 #: answer.
 PUBLIC_URL = "X-Jobscribe-Public-Url"
+#: Request header beside it, of a router: the scopes of the API token of this user. The request may do
+#: what the token allows.
+TOKEN_SCOPES = "X-Jobscribe-Scopes"
+#: Request header of a router: the address of its client, signed with the server secret.
+PEER = "X-Jobscribe-Peer"
 
 
 class SiteHello(msgspec.Struct, frozen=True):

@@ -256,7 +256,12 @@ def answer_unread(
     """Set the answer (HTTP status, body) to this request of an unauthenticated sender, if it has a
     body, which is not read. Without it, the server's own answer is sent.
     """
-    setattr(getattr(request.connection, "context", None), _UNREAD, answer)
+    answer_unread_on(request.connection, answer)
+
+
+def answer_unread_on(connection: object, answer: Callable[[], tuple[int, bytes]]) -> None:
+    """Do the same for the request that this connection reads."""
+    setattr(getattr(connection, "context", None), _UNREAD, answer)
 
 
 def known(connection: object) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ...protocol.errors import Refusal
+from ...protocol.shards import Shard
 from .value_parsers import (
     Parser,
     app_list,
@@ -34,6 +35,9 @@ from .value_parsers import (
     positive_seconds,
     scopes,
     seconds,
+    shard_addresses,
+    shard_count,
+    shard_number,
     site_url,
     size,
     text,
@@ -536,6 +540,28 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShardSettings:
+    count: int | None = _is(
+        None,
+        or_none(shard_count),
+        "number of shards of the site, each with a supervisor of its own; it cannot be changed later (see docs/scale.md)",
+    )
+    number: int | None = _is(
+        None, or_none(shard_number), "shard of this supervisor (option --shard)"
+    )
+    addresses: tuple[str, ...] = _is(
+        (),
+        shard_addresses,
+        "addresses of the supervisors of each shard, for routers on other machines (default: from the root)",
+    )
+    tls_port: int | None = _is(
+        None,
+        or_none(port_number),
+        "port of the HTTPS interface of shard 0 for routers on other machines; shard K has this port + K",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     root: str = _is(
         lambda: os.path.expanduser("~/.jobscribe"),
@@ -568,6 +594,7 @@ class Settings:
     notify: NotifySettings = field(default_factory=NotifySettings)
     auth: AuthSettings = field(default_factory=AuthSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
+    shards: ShardSettings = field(default_factory=ShardSettings)
     #: origins of values, by name; settings without an entry have their default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -625,6 +652,7 @@ class Settings:
                 "badConfig",
                 "store.standby needs an address for each supervisor: remove supervisor.sockets",
             )
+        self._check_shards()
         if "sbatch" in self.drivers.use and self.sbatch.clusters is None:
             raise Refusal(
                 "badConfig",
@@ -634,6 +662,45 @@ class Settings:
             raise Refusal(
                 "badConfig",
                 "sbatch.clusters describes clusters that nothing uses: add sbatch to drivers.use, or remove sbatch.clusters",
+            )
+
+    @property
+    def shard(self) -> Shard | None:
+        """Return the shard of this supervisor; None for a site without shards, and for its other parts."""
+        s = self.shards
+        return None if s.count is None or s.number is None else Shard(s.number, s.count)
+
+    def _check_shards(self) -> None:
+        s = self.shards
+        if s.count is None:
+            for name in ("number", "addresses", "tls_port"):
+                if getattr(s, name) not in (None, ()):
+                    raise Refusal(
+                        "badConfig",
+                        f"shards.{name} is for sites with shards: set shards.count, or remove it",
+                    )
+            return
+        if self.store.url is None:
+            raise Refusal(
+                "badConfig",
+                "shards.count needs a store that all shards reach: set store.url, or remove it",
+            )
+        if self.supervisor.sockets:
+            raise Refusal(
+                "badConfig",
+                "shards.count needs an address for each supervisor: remove supervisor.sockets",
+            )
+        if s.number is not None and s.number >= s.count:
+            raise Refusal(
+                "badConfig",
+                f"shards.number is {s.number}, and the site has the shards 0 to {s.count - 1}"
+                " (shards.count): choose one of them",
+            )
+        if s.addresses and len(s.addresses) != s.count:
+            raise Refusal(
+                "badConfig",
+                f"shards.addresses names {len(s.addresses)} shards, and shards.count is {s.count}:"
+                " name the supervisors of each shard",
             )
 
 
@@ -684,6 +751,7 @@ GROUPS: dict[str, type[Any]] = {
     "notify": NotifySettings,
     "auth": AuthSettings,
     "store": StoreSettings,
+    "shards": ShardSettings,
 }
 SETTINGS: dict[str, Setting] = _settings()
 

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ...protocol import durations
+from ...protocol.shards import MOST
 from ...schema.fields import InvalidValue
 from .pykern_import import pkconfig
 
@@ -227,6 +228,47 @@ def host_ports(value: Any) -> tuple[str, ...]:
             "must be addresses host:port, separated by commas, as in 'b.example.org:8444'"
         )
     return tuple(found)
+
+
+def shard_count(value: Any) -> int:
+    number = count(value)
+    if number > MOST:
+        raise InvalidValue(f"must be a whole number from 1 to {MOST}")
+    return number
+
+
+def shard_number(value: Any) -> int:
+    form = f"must be the number of a shard, 0 to {MOST - 1}"
+    if value in (0, "0") and not isinstance(value, bool):
+        return 0
+    number = int(_by(pkconfig.parse_positive_int, None if isinstance(value, bool) else value, form))
+    if number >= MOST:
+        raise InvalidValue(form)
+    return number
+
+
+def shard_addresses(value: Any) -> tuple[str, ...]:
+    """Parse the addresses of supervisors, an item for each shard with commas between its supervisors: a
+    list, or text separated by blanks.
+    """
+    found = value.split() if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(
+        isinstance(w, str) and all(map(_is_url, w.split(","))) for w in found
+    ):
+        raise InvalidValue(
+            "must be addresses, one item for each shard with commas between its supervisors, as in"
+            " 'https://a.example.org:8443,https://b.example.org:8443 https://c.example.org:8443'"
+        )
+    return tuple(found)
+
+
+def _is_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        plain = parts.hostname and not (parts.path or parts.query or parts.fragment)
+        return bool(plain) and parts.scheme in ("http", "https") and parts.port is not None
+    except ValueError:
+        return False
 
 
 def peers(value: Any) -> tuple[str, ...]:

@@ -22,7 +22,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     uid: its user; None for the holder of the server secret or of the monitoring token. role:
     `operator` (server secret), `secretHolder` (server secret, on behalf of `uid`), `monitor`, or the
     UserRole of the signed-in user of a front end or of a token with the scope admin, else `user`. members: users for whom a group admin
-    may act. token: None for a secret. secret: fingerprint of the server secret that it presented.
+    may act. token: None for a secret. secret: fingerprint of the server secret that it presented. limited:
+    a router has checked the API token of `uid`, which another shard has.
     """
 
     uid: str | None = None
@@ -31,6 +32,12 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     members: frozenset[str] = frozenset()
     token: ApiToken | None = None
     secret: str | None = None
+    limited: bool = False
+
+    @property
+    def by_token(self) -> bool:
+        """Return whether its rights are those of an API token."""
+        return self.token is not None or self.limited
 
     @property
     def trusted(self) -> bool:
@@ -59,7 +66,7 @@ def check_scope(principal: Principal, scope: RouteScope) -> None:
     """Raise Refusal("scopeMissing") unless the principal has the scope."""
     if scope == "any" or scope in principal.scopes:
         return
-    sender = "this sign-in" if principal.token is None else "this API token"
+    sender = "this API token" if principal.by_token else "this sign-in"
     raise Refusal(
         "scopeMissing",
         f"{sender} has no scope {scope}; its scopes: {', '.join(sorted(principal.scopes))}",

@@ -16,6 +16,7 @@ from ...db.store.database_marker import name_database, named_database
 from ...db.store.group_commit import Point
 from ...db.store.head_file import NOTHING, read_head
 from ...protocol.errors import Refusal
+from ...protocol.shards import Shard
 from ...runtime.store_address import StoreAddress, parsed
 
 if TYPE_CHECKING:
@@ -93,8 +94,11 @@ class EventLog:
 class PostgresLog(EventLog):
     """The log in a PostgreSQL schema."""
 
-    def __init__(self, root: Path, url: str, password_file: str | None) -> None:
+    def __init__(
+        self, root: Path, url: str, password_file: str | None, shard: Shard | None = None
+    ) -> None:
         super().__init__(root)
+        self._shard = shard
         self._url, self._password_file = url, password_file
         self._address: StoreAddress = parsed(url)
 
@@ -130,7 +134,7 @@ class PostgresLog(EventLog):
         return store
 
     def measure(self) -> LogSize | None:
-        from ...db.postgres.measurement import measured
+        from ...db.postgres.reader import measured
 
         jobs, size = measured(self._address, self._password_file)
         return LogSize(jobs, size, self.supervisors())
@@ -148,13 +152,19 @@ class PostgresLog(EventLog):
     def site(self, root_id: str) -> "Site":
         from ...db.postgres.opening import Site
 
-        return Site(self._address, self._password_file, self._root / "db", root_id, self.claim)
+        return Site(
+            self._address, self._password_file, self._root / "db", root_id, self.claim, self._shard
+        )
 
 
 def event_log(root: Path, settings: "Settings") -> EventLog:
     """Return the log of these settings. Raises Refusal if the root's log is elsewhere."""
     s = settings.store
-    log = EventLog(root) if s.url is None else PostgresLog(root, s.url, s.password_file)
+    log = (
+        EventLog(root)
+        if s.url is None
+        else PostgresLog(root, s.url, s.password_file, settings.shard)
+    )
     log.check()
     return log
 

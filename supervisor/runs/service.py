@@ -136,6 +136,8 @@ class RunService:
         #: counts the runs ahead of it
         self._brief: set[int] = set()
         self._watchers: dict[str, set[asyncio.Event]] = {}
+        #: raises Refusal for a user of another shard
+        self.check_user: Callable[[str], None] = lambda uid: None
         #: called with the computeJid of each status that a front end may keep
         self.kept: Callable[[str], None] = lambda jid: None
         #: return why a user may start no new run (plan: of the request), and a warning for the reply
@@ -321,6 +323,7 @@ class RunService:
 
     def check(self, spec: RunSpec) -> None:
         """Check that this site can accept the run. Raises Refusal."""
+        self.check_user(spec.uid)
         can = self.drivers[self.driver(spec.driver)].capabilities
         check_spec(
             spec,

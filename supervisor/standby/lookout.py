@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 
-from ...db.postgres import lease, lease_protocol, opening, supervisors
+from ...db.postgres import lease, lease_protocol, opening, shards, supervisors
 from ...db.postgres.connection import Raw, connect, refusal
 from ...db.postgres.supervisors import About, Claim, Seen
 from ...db.store.head_file import NOTHING, read_head
@@ -121,6 +121,7 @@ class Lookout:
                 opening.create(self._site, raw)
             if opening.has_tables(raw, self._site.address.schema):
                 opening.check_site(self._site, raw)
+                shards.check(raw, self._site.address, self._site.shard)
                 supervisors.create(raw)
                 supervisors.replace(raw, self._claim.holder, self._about)
         except BaseException:

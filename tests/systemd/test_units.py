@@ -46,6 +46,8 @@ def systemd_version() -> int:
         ("jobscribe-supervisor.service", False),
         ("jobscribe-supervisor.service", True),
         ("jobscribe-server.service", False),
+        ("jobscribe-shard@0.service", False),
+        ("jobscribe-router.service", False),
     ],
 )
 def test_systemd_has_nothing_to_say_against_them(
@@ -57,6 +59,8 @@ def test_systemd_has_nothing_to_say_against_them(
         (tmp_path / path.name).write_text(
             path.read_text(encoding="utf-8").replace(PROGRAM, sys.executable)
         )
+    if (template := re.sub(r"@0", "@", unit)) != unit:
+        (tmp_path / template).rename(tmp_path / unit)
     if drop_in:
         (tmp_path / f"{unit}.d").mkdir()
         shutil.copy(UNITS / "systemd-254.conf", tmp_path / f"{unit}.d")

@@ -25,6 +25,7 @@ from ...client.api.errors import ClientError
 from ...client.transport.address import Source
 from ...protocol.errors import Refusal
 from ...runtime.connections.admission import Admission, Limits
+from ...runtime.connections.hop_headers import FORWARDED, passed_on
 from ...runtime.connections.http_server import MAX_HEADERS, Guard, GuardedServer, Peers
 from ...runtime.connections.http_server import server as http_server
 from ...runtime.log.aggregation import AggregatedLines
@@ -38,23 +39,6 @@ MOST = 512
 #: Seconds without progress after which a response is aborted.
 STALL_SECS = 60.0
 _NO_LIMIT = 2**62
-_HOP_BY_HOP = frozenset(
-    {
-        "connection",
-        "expect",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-_OURS = frozenset(
-    {"x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "forwarded"}
-)
 
 
 class Proxy(tornado.httputil.HTTPServerConnectionDelegate):
@@ -182,7 +166,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
             raise Refusal("badRequest", "the address must be ASCII")
 
     def _forwarded(self, headers: HTTPHeaders) -> HTTPHeaders:
-        sent = _passed_on(headers, _OURS)
+        sent = passed_on(headers, FORWARDED)
         sent["X-Forwarded-For"], sent["X-Forwarded-Proto"] = (
             self._browser.stream.socket.getpeername()[0],
             "http",
@@ -226,9 +210,7 @@ class _ProxiedRequest(tornado.httputil.HTTPMessageDelegate):
             self._over()
 
     def begin_answer(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> Awaitable[None]:
-        return self._taking(
-            self._browser.write_headers(start_line, _passed_on(headers, frozenset()))
-        )
+        return self._taking(self._browser.write_headers(start_line, passed_on(headers)))
 
     def continue_answer(self, chunk: bytes) -> Awaitable[None]:
         return self._taking(self._browser.write(chunk))
@@ -313,22 +295,6 @@ class _Answer(tornado.httputil.HTTPMessageDelegate):
 
 def is_live(path: str) -> bool:
     return path.partition("?")[0] == "/live"
-
-
-def _passed_on(headers: HTTPHeaders, more: frozenset[str]) -> HTTPHeaders:
-    """Return the headers to forward, without those of this connection and those that only the proxy
-    may set.
-    """
-    named = {
-        name.strip().lower()
-        for value in headers.get_list("Connection")
-        for name in value.split(",")
-    }
-    kept = HTTPHeaders()
-    for name, value in headers.get_all():
-        if name.lower() not in _HOP_BY_HOP | named | more:
-            kept.add(name, value)
-    return kept
 
 
 async def _quietly(written: Awaitable[None]) -> None:

@@ -56,6 +56,14 @@ async def token_create(h: Handler) -> Any:
     request: TokenCreate = h.parsed(TokenCreate)
     h.log_call("tokenCreate", request.uid, request.uid)
     access = h.services.access
+    access.check_shard(request.uid)
+    if h.principal.limited:
+        raise Refusal(
+            "notSharded",
+            f"the API token of {h.principal.uid} is in another shard of the site than user {request.uid}, and could"
+            " not be revoked together with a token that it creates there: let the user create it, or send the"
+            " request with the server secret",
+        )
     check_admin_scope(access, request.uid, request.scopes)
     text, token = await access.tokens.create(
         h.principal, request.uid, request.name, dict.fromkeys(request.scopes), request.expires_secs
@@ -177,4 +185,4 @@ def _logins(h: Handler) -> DeviceLogins:
 
 
 def _peer(h: Handler) -> str:
-    return h.request.remote_ip or ""
+    return h.peer

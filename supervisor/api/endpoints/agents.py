@@ -57,7 +57,7 @@ async def debug_list(h: Handler) -> Any:
 async def debug_attach(h: Handler) -> Any:
     request: DebugAttach = h.parsed(DebugAttach)
     h.log_call("debugAttach", request.compute_jid, request.uid, jid=request.compute_jid)
-    return await _debugging(h).attach(request, h.principal, h.request.remote_ip or "")
+    return await _debugging(h).attach(request, h.principal, h.peer)
 
 
 async def debug_io(h: Handler) -> Any:

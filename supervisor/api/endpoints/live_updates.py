@@ -10,12 +10,14 @@ import math
 import re
 from typing import Any, Literal
 
+import msgspec
 import tornado.iostream
 
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse, split_jid
 from ....service import tickets
 from ...access.audit import Act
+from ...access.authentication import token_user
 from ...access.principal import Principal, check_all_users, check_scope
 from ...streams.live_updates import Subscription
 from ..transport.request_handler import Handler
@@ -36,7 +38,13 @@ class _Viewer:
         self._access, self._until = h.services.access, math.inf
         ticket, now = h.request.headers.get(tickets.HEADER), h.runs.now()
         self._token = h.sender.token if ticket is None and h.sender is not None else None
-        if self._token is None:
+        #: checked by a router, because another shard has the token
+        self._limited = (
+            h.sender if ticket is None and h.sender is not None and h.sender.limited else None
+        )
+        if self._limited is not None and self._limited.uid is not None:
+            self.uid, self._admin = self._limited.uid, False
+        elif self._token is None:
             self.uid, self._admin = h.services.secret.try_all(
                 lambda keys: tickets.verify(keys, ticket or "", now.wall)
             )
@@ -51,6 +59,9 @@ class _Viewer:
     def _found(self) -> Principal:
         if self._token is not None:
             return self._access.holder(self._token)
+        if (limited := self._limited) is not None:
+            now = token_user(self._access.users, self.uid, limited.scopes)
+            return msgspec.structs.replace(limited, role=now.role, members=now.members)
         if self._admin:
             return Principal(uid=self.uid, role="secretHolder")
         return self._access.person(self.uid)
@@ -147,7 +158,7 @@ async def _subscription(h: Handler, viewer: _Viewer) -> Subscription:
     others |= {split_jid(jid)[0]: jid for jid in (*jids, *filter(None, (subscription.logs,)))}
     for uid, jid in others.items():
         if uid != viewer.uid and viewer.sees(uid):
-            act = Act(uid, "live", jid, h.request.remote_ip or "", reads=True)
+            act = Act(uid, "live", jid, h.peer, reads=True)
             await h.services.access.audit.record(principal, act)
     return subscription
 

@@ -219,7 +219,7 @@ async def shell_open(h: Handler) -> Any:
     request: ShellOpen = h.parsed(ShellOpen)
     h.services.access.rates.shell(request.uid)
     h.log_call("shellOpen", request.compute_jid, request.uid, jid=request.compute_jid)
-    return await _shells(h).open(h.principal, h.request.remote_ip or "", request)
+    return await _shells(h).open(h.principal, h.peer, request)
 
 
 async def shell_use(h: Handler) -> Any:

@@ -14,7 +14,7 @@ async def record(h: Handler, action: str, subject: str = "site") -> None:
         actor_role=h.principal.role,
         subject=subject,
         action=action,
-        peer=h.request.remote_ip or "",
+        peer=h.peer,
         outcome="allowed",
     )
     await h.services.access.audit.append(act)

@@ -87,11 +87,14 @@ class _RunsBody(msgspec.Struct):
     runs: list[_Run]
 
 
-class _Found(NamedTuple):
-    """The users and jobs that a request names. body: with the sender's uid if it had none."""
+class Found(NamedTuple):
+    """The users and jobs that a request names. body: with the sender's uid if it had none. given: False
+    for the members of the sender's groups, whom it does not name.
+    """
 
     named: Iterable[tuple[str, str | None]]
     body: bytes
+    given: bool = True
 
 
 def check_route(principal: Principal, rights: Rights) -> None:
@@ -114,10 +117,14 @@ async def check_subjects(
     """
     if rights.as_user:
         principal = _without_group(principal)
-    found = await _found(principal, rights.subject, body, query)
+    found = await found_users(principal, rights.subject, body, query)
     others: dict[str, str | None] = {}
     for uid, jid in found.named:
         parse("uid", uid)
+        if found.given:
+            access.check_shard(uid)
+        if principal.uid is None:
+            continue  # the server secret names any user
         if rights.shared and access.open_lists and not principal.may_act_for(uid):
             continue
         check_user(principal, uid)
@@ -136,37 +143,38 @@ def _without_group(principal: Principal) -> Principal:
     )
 
 
-async def _found(
+async def found_users(
     principal: Principal, subject: Subject, body: bytes, query: Callable[[str], str | None]
-) -> _Found:
+) -> Found:
+    """Return the users whom a request names. query: see `check_subjects`. Raises Refusal."""
     match subject:
         case Subject.NOBODY | Subject.ALL:
-            return _Found((), body)
+            return Found((), body)
         case Subject.USERNAMES_OR_ALL:
             names = [n for n in (query("username") or "").split(",") if n]
-            return _Found([(name, None) for name in names], body)
+            return Found([(name, None) for name in names], body)
         case Subject.QUERY | Subject.PATH:
-            return _Found(_one(query("uid"), None), body)
+            return Found(_one(query("uid"), None), body)
         case Subject.QUERY_OR_ALL:
             jid = query("computeJid")
             owner = () if jid is None else ((jid.partition("-")[0], jid),)
-            return _Found((*_one(query("uid"), None), *owner), body)
+            return Found((*_one(query("uid"), None), *owner), body)
         case Subject.BODY | Subject.BODY_OR_ALL | Subject.BODY_OR_MEMBERS:
             named = _decoded(body, _Named)
             own = principal.uid
             if named.uid is None and own is not None:
                 if subject is not Subject.BODY and principal.all_users:
-                    return _Found((), body)
+                    return Found((), body)
                 if subject is Subject.BODY_OR_MEMBERS and principal.role == "groupAdmin":
-                    return _Found([(uid, None) for uid in sorted(principal.members)], body)
+                    return Found([(uid, None) for uid in sorted(principal.members)], body, False)
                 named.uid, body = own, _with_uid(body, own)
-            return _Found(_one(named.uid, named.compute_jid), body)
+            return Found(_one(named.uid, named.compute_jid), body)
         case Subject.RUN:
             run = _decoded(body, _RunBody).run
             if run.uid is None and principal.uid is not None:
                 run.uid = principal.uid
                 body = _with_uid(body, principal.uid, "run")
-            return _Found(_one(run.uid, run.jid), body)
+            return Found(_one(run.uid, run.jid), body)
         case Subject.RUNS:
             large = len(body) > _SMALL
             runs = (
@@ -174,7 +182,7 @@ async def _found(
                 if large
                 else _decoded(body, _RunsBody)
             ).runs
-            return _Found([(r.uid, r.jid) for r in runs if r.uid is not None], body)
+            return Found([(r.uid, r.jid) for r in runs if r.uid is not None], body)
 
 
 def _one(uid: str | None, jid: str | None) -> tuple[tuple[str, str | None], ...]:

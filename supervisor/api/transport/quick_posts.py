@@ -20,7 +20,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 
 from ....protocol.errors import Refusal
-from ....protocol.wire.handshake import ACTOR, FRONT_END, SIGNED_IN
+from ....protocol.wire.handshake import ACTOR, FRONT_END, PEER, SIGNED_IN, TOKEN_SCOPES
 from ....runtime.connections.http_server import known
 from ....runtime.log.logger import Log
 from ...access.principal import Principal
@@ -71,6 +71,7 @@ class QuickPosts(tornado.httputil.HTTPServerConnectionDelegate):
                 headers.get(SIGNED_IN),
                 monitors=False,
                 peer=None,
+                scopes=headers.get(TOKEN_SCOPES),
             )
             check_route(sender, route.rights)
         except Refusal:
@@ -92,6 +93,7 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
         self._route: Route
         self.principal: Principal
         self._body = b""
+        self._peer: str | None = None
         self._began = 0.0
         self._answering: asyncio.Task[None] | None = None
 
@@ -115,6 +117,7 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
             self._other = self._server.others.start_request(self._server_conn, self._conn)
             return self._other.headers_received(start_line, headers)
         (self._route, self.principal), self._began = found, time.monotonic()
+        self._peer = headers.get(PEER)
         if self.principal.trusted and (version := headers.get(FRONT_END)) is not None:
             self.services.monitoring.health.front_end(version)
         known(self._conn)
@@ -133,7 +136,7 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
         try:
             answer = (
                 self._route.action(cast(Handler, self))
-                if self.principal.uid is None
+                if self.principal.uid is None and self.services.access.shard is None
                 else self._authorized()
             )
         except Exception as e:
@@ -155,7 +158,8 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
 
     async def _authorized(self) -> Any:
         """Act after the check that the sender may act for the user whom the request names."""
-        peer = getattr(self._conn.context, "remote_ip", None) or ""
+        address = getattr(self._conn.context, "remote_ip", None) or ""
+        peer = self.services.access.peer(self._peer, address)
         self._body = await check_subjects(
             self.services.access,
             self.principal,

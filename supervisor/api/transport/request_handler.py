@@ -20,7 +20,7 @@ from ....protocol.api.tokens import PREFIX
 from ....protocol.errors import Refusal
 from ....protocol.ids import short_op
 from ....protocol.redaction import REDACTED
-from ....protocol.wire.handshake import ACTOR, FRONT_END, SIGNED_IN
+from ....protocol.wire.handshake import ACTOR, FRONT_END, PEER, SIGNED_IN, TOKEN_SCOPES
 from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
 from ....service.settings.loader import Row
@@ -365,7 +365,8 @@ class Handler(tornado.web.RequestHandler):
                 headers.get(ACTOR),
                 headers.get(SIGNED_IN),
                 monitors=self.route.monitors,
-                peer=None if self.route.scope is None else self.request.remote_ip or "",
+                peer=None if self.route.scope is None else self.peer,
+                scopes=headers.get(TOKEN_SCOPES),
             )
         except Refusal:
             if self.route.scope is not None:
@@ -385,20 +386,27 @@ class Handler(tornado.web.RequestHandler):
         if self.route.scope is None or self._authorized:
             return
         self._authorized = True
-        if self.principal.uid is None:
+        if self.principal.uid is None and self.services.access.shard is None:
             return  # the server secret without an actor, or the token for monitoring
         given = bytes(self._body)
         body = await check_subjects(
             self.services.access,
             self.principal,
             self.route.rights,
-            self.request.remote_ip or "",
+            self.peer,
             given,
             self.part if self.route.subject is Subject.PATH else self.argument,
         )
         if body is not given:
             self.forget_body()
             self._body += body
+
+    @property
+    def peer(self) -> str:
+        """Return the address of the client, also behind a router."""
+        return self.services.access.peer(
+            self.request.headers.get(PEER), self.request.remote_ip or ""
+        )
 
     @property
     def sender(self) -> Principal | None:
@@ -496,7 +504,7 @@ class Handler(tornado.web.RequestHandler):
         """Return a request without a plan, unless the front end sends it: only the site knows which
         plan its user has. A token's user could name any.
         """
-        if self.sender is None or self.sender.token is None:
+        if self.sender is None or not self.sender.by_token:
             return request
         if isinstance(run := getattr(request, "run", None), RunSpec):
             return msgspec.structs.replace(request, run=self._with_own_plan(run))

@@ -15,7 +15,9 @@ import pytest
 
 from jobscribe.cli.install_units import command, unit_text
 from jobscribe.cli.install_units.unit_text import (
+    ROUTER,
     SERVER,
+    SHARD,
     SUPERVISOR,
     Installation,
     marked,
@@ -39,25 +41,26 @@ def read(text: str) -> configparser.ConfigParser:
     return parsed
 
 
-@pytest.mark.parametrize("name", [SUPERVISOR, SERVER])
+@pytest.mark.parametrize("name", [SUPERVISOR, SERVER, SHARD, ROUTER])
 def test_the_usual_installation_gets_what_ships(name: str) -> None:
     assert unit(shipped(name), USUAL) == shipped(name)
 
 
-@pytest.mark.parametrize("name", [SUPERVISOR, SERVER])
+@pytest.mark.parametrize("name", [SUPERVISOR, SERVER, SHARD, ROUTER])
 def test_another_installation_gets_its_program_account_configuration_and_root(name: str) -> None:
     i = Installation(
         ("/srv/my env/bin/python", "-m", "jobscribe.cli"), "runner", "/srv/50%/j.toml", "/srv/state"
     )
     made = read(unit(shipped(name), i))["Service"]
-    verb = "supervisor" if name == SUPERVISOR else "server"
+    verb = {SUPERVISOR: "supervisor", SHARD: "supervisor", ROUTER: "router"}.get(name, "server")
+    shard = " --shard %i" if name == SHARD else ""
     assert (
         made["ExecStart"]
-        == f'"/srv/my env/bin/python" -m jobscribe.cli {verb} --config /srv/50%%/j.toml'
+        == f'"/srv/my env/bin/python" -m jobscribe.cli {verb} --config /srv/50%%/j.toml{shard}'
     )
     assert made["User"] == "runner" and "StateDirectory" not in made
     usual = read(shipped(name))["Service"]
-    assert made.get("ReadWritePaths") == ("/srv/state" if name == SERVER else None)
+    assert made.get("ReadWritePaths") == ("/srv/state" if name in (SERVER, ROUTER) else None)
     same = set(usual) - {"ExecStart", "User", "StateDirectory", "StateDirectoryMode"}
     assert {k: made[k] for k in same} == {k: usual[k] for k in same}
 
@@ -123,6 +126,18 @@ def test_a_dry_run_shows_everything_and_writes_nothing(run: Run, prefix: Path) -
         and "+KillMode=process" in ended.out
     )
     assert not prefix.exists()
+
+
+def test_a_site_with_shards_gets_its_own_units(run: Run, prefix: Path, tmp_path: Path) -> None:
+    config = tmp_path / "site.toml"
+    config.write_text(
+        '[store]\nurl = "postgresql:///j?host=/run/postgresql"\n[shards]\ncount = 2\n'
+    )
+    ended = install(run, prefix, "--config", str(config))
+    assert ended.code == 0, ended
+    folder = place(prefix)
+    assert {p.name for p in folder.glob("*.service")} == {SHARD, ROUTER, SERVER}
+    assert f"--config {config} --shard %i" in (folder / SHARD).read_text()
 
 
 def test_it_writes_shows_only_what_changes_and_keeps_what_somebody_edited(

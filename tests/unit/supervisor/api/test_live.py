@@ -41,7 +41,8 @@ class Live:
             ),
             runs=self.in_memory.desk,
             sender=sender,
-            request=SimpleNamespace(headers=headers, remote_ip="127.0.0.1"),
+            request=SimpleNamespace(headers=headers),
+            peer="127.0.0.1",
             argument=query.get,
             arguments=lambda name: query.get(name, []),
         )

@@ -73,7 +73,7 @@ class Site:
             services=self.services,
             principal=OPERATOR,
             log=self.in_memory.log,
-            request=SimpleNamespace(remote_ip="127.0.0.1"),
+            peer="127.0.0.1",
         )
         reply: dict[str, Any] = json.loads(msgspec.json.encode(await action(h)))
         return reply

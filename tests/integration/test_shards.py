@@ -1,0 +1,344 @@
+"""A site of two shards on a real PostgreSQL, behind a router: users of both are served at once, and a
+failure in one shard does not concern the other.
+"""
+
+import contextlib
+import hashlib
+import http.client
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import postgres_server
+import pytest
+from supervisor_fork_server import ForkedProcess
+from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
+
+from jobscribe.client import Client
+from jobscribe.protocol.shards import shard_of
+from jobscribe.protocol.wire.handshake import ACTOR, PEER, SIGNED_IN, TOKEN_SCOPES
+
+pytestmark = pytest.mark.process
+
+TOTAL = 2
+#: Longer than any failover; the machine is busy.
+DEADLINE_SECS = 60.0
+SCOPES = ("read", "control", "debug")
+Process = subprocess.Popen[bytes] | ForkedProcess
+
+
+def users_of(shard: int, count: int) -> list[str]:
+    names = (f"Shards{n:02d}" for n in range(99))
+    return [u for u in names if shard_of(u, TOTAL) == shard][:count]
+
+
+ANN, ADAM, ADMIN = users_of(0, 3)
+BOB, GROUP_ADMIN = users_of(1, 2)
+
+
+class Sharded:
+    """A site with shards. tokens: of users, by user."""
+
+    def __init__(self, site: SupervisorProcess) -> None:
+        self.site, self.tokens = site, dict[str, str]()
+        self._more: list[Process] = []
+
+    def token(self, uid: str, *scopes: str) -> str:
+        made = self.site.post("token-create", uid=uid, name="t", scopes=list(scopes))
+        return str(made["secret"])
+
+    def ask(
+        self,
+        token: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: dict[str, str] | None = None,
+        source: str = "127.0.0.1",
+        url: str = "",
+    ) -> tuple[int, Any]:
+        """Return status and answer. source: the client's address."""
+        address = (url or self.site.url).removeprefix("http://")
+        connection = http.client.HTTPConnection(address, timeout=40, source_address=(source, 0))
+        given = {"Authorization": "Bearer " + token} if token else {}
+        try:
+            connection.request(
+                "GET" if body is None else "POST",
+                path,
+                None if body is None else json.dumps(body),
+                given | (headers or {}),
+            )
+            answer = connection.getresponse()
+            data = answer.read()
+            return answer.status, json.loads(data) if data[:1] in (b"{", b"[") else data
+        finally:
+            connection.close()
+
+    def root(self, shard: int) -> Path:
+        return self.site.root / "shards" / str(shard)
+
+    def address(self, shard: int) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.root(shard) / "client.json").read_text())
+        return found
+
+    def start(self, *words: str) -> tuple[Process, str]:
+        """Start another process of the site; return it with its address."""
+        site = self.site
+        python, module, cli, *_ = site.arguments()
+        sets = [a for s in site._sets for a in ("--set", s)]
+        with (site.place / "up.log").open("ab") as log:
+            process = subprocess.Popen(
+                [python, module, cli, "--root", str(site.root), *words, "--port", "0", *sets],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=site._environment(),
+                cwd="/",
+            )
+        self._more.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        assert line.startswith("jobscribe ready at "), (line, site.log()[-3000:])
+        return process, line.split()[3]
+
+    def end(self) -> None:
+        for process in self._more:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            process.wait(30)
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
+    roles = tmp_path_factory.mktemp("roles") / "users.yml"
+    roles.write_text(
+        f"admins: [{ADMIN}]\ngroups:\n  lab:\n    admins: [{GROUP_ADMIN}]\n    members: [{ANN}, {BOB}]\n"
+    )
+    roles.chmod(0o600)
+    site = SupervisorProcess(
+        (
+            f"store.url={postgres_server.shared_durable().url()}",
+            "store.standby=true",
+            f"shards.count={TOTAL}",
+            "slots.local_sequential=6",
+            "resources.local_cpu=6",
+            f"auth.users={roles}",
+            "supervisor.development=true",
+        )
+    )
+    found = Sharded(site)
+    try:
+        site.start()
+        for uid in (ANN, ADAM, BOB):
+            found.tokens[uid] = found.token(uid, *SCOPES)
+        yield found
+    finally:
+        found.end()
+        left = site.end()
+    assert left == {}, f"processes outlived their keeper: {left}"
+
+
+def test_users_of_both_shards_are_served_by_their_shard(sharded: Sharded) -> None:
+    site = sharded.site
+    runs = {}
+    for uid, token in sharded.tokens.items():
+        with Client(site.url, token) as client:
+            assert client.uid == uid
+            job = client.run(["sh", "-c", f"echo hello of {uid}"])
+            assert job.wait(30).state == "completed"
+            assert b"".join(part.data for part in job.logs()) == f"hello of {uid}\n".encode()
+        runs[uid] = job.jid
+        code, listed = sharded.ask(token, "/api/job-list", {})
+        assert code == 200 and [j["jid"] for j in listed["jobs"]] == [job.jid]
+    for uid, jid in runs.items():
+        shard = shard_of(uid, TOTAL)
+        until(
+            (sharded.root(shard) / "supervisor-job" / f"{jid}.json").exists, "the record is written"
+        )
+        assert not (sharded.root(1 - shard) / "supervisor-job" / f"{jid}.json").exists()
+    # the server secret names any user, as a front end does
+    assert site.finished(shell("exit 3", BOB))["exit"]["code"] == 3
+    code, who = sharded.ask(site.token, "/api/whoami", headers={SIGNED_IN: BOB})
+    assert (code, who["uid"], who["role"]) == (200, BOB, "user")
+    # a supervisor refuses users of another shard
+    other = sharded.address(0)["url"]
+    body = {"reqId": req_id(), "run": shell("exit 0", BOB)}
+    code, refused = sharded.ask(site.token, "/api/run-simulation", body, url=other)
+    assert (code, refused["code"]) == (421, "wrongShard")
+    code, ready = sharded.ask("", "/readyz")
+    assert (code, ready["state"], ready["shards"]) == (200, "ok", TOTAL) and "missing" not in ready
+
+
+def test_bodies_and_streams_are_passed_on_piece_by_piece(sharded: Sharded) -> None:
+    site, token = sharded.site, sharded.tokens[BOB]
+    headers = {"Authorization": "Bearer " + token}
+    content = bytes(range(256)) * 40_000  # more than the buffers of the connections
+    path = f"/api/lib-file?uid={BOB}&simulationType=myapp&name=big.dat"
+    answer = site.ask("PUT", path, content, headers)
+    assert answer.code == 200, answer
+    want = {"uid": BOB, "simulationType": "myapp", "name": "big.dat"}
+    got = site.ask("POST", "/api/read-lib-file", json.dumps(want).encode(), headers)
+    assert hashlib.sha256(got.body).digest() == hashlib.sha256(content).digest()
+    # events of a user, as they happen
+    connection = site.connection()
+    connection.request("GET", f"/api/events?after=-1&uid={BOB}", headers=headers)
+    stream = connection.getresponse()
+    assert stream.readline().startswith(b"id: ")
+    run = shell("exit 0", BOB)
+    code, _ = sharded.ask(token, "/api/run-simulation", {"reqId": req_id(), "run": run})
+    assert code == 200
+    for line in stream:
+        if line.startswith(b"data: ") and jid_of(run).encode() in line:
+            break
+    connection.close()
+    # a request that needs no authentication has an answer, and one with a wrong token has none
+    assert sharded.ask("", "/livez")[0] == 200
+    assert sharded.ask("jst_wrong", "/api/whoami")[0] == 401
+    assert sharded.ask(token[:-1] + "x", "/api/job-list", {})[0] == 401
+
+
+def test_headers_of_clients_give_no_rights(sharded: Sharded) -> None:
+    forged = {
+        SIGNED_IN: ADMIN,
+        ACTOR: ADMIN,
+        TOKEN_SCOPES: "read,control,debug,admin",
+        PEER: "192.0.2.1 00",
+    }
+    token = sharded.tokens[ANN]
+    code, who = sharded.ask(token, "/api/whoami", headers=forged)
+    assert (code, who["uid"], who["role"], who["scopes"]) == (200, ANN, "user", sorted(SCOPES))
+    for uid in (ADAM, BOB):
+        code, refused = sharded.ask(token, "/api/job-list", {"uid": uid}, forged)
+        assert (code, refused["code"]) == (403, "forbidden"), refused
+    assert sharded.ask("", "/api/whoami", headers=forged)[0] == 401
+    assert sharded.ask("", "/api/job-list", {"uid": ANN}, forged)[0] == 401
+
+
+def test_an_administrator_acts_in_another_shard_with_the_rights_of_the_token(
+    sharded: Sharded,
+) -> None:
+    site, run = sharded.site, shell("sleep 60", BOB)
+    site.submit(run)
+    status, cancel = (
+        {"uid": BOB, "computeJid": jid_of(run)},
+        {"uid": BOB, "computeJid": jid_of(run), "reqId": req_id()},
+    )
+    plain, reads = sharded.token(ADMIN, *SCOPES), sharded.token(ADMIN, "read", "admin")
+    assert sharded.ask(plain, "/api/run-status", status)[1]["code"] == "forbidden"
+    code, said = sharded.ask(reads, "/api/run-status", status, source="127.0.0.9")
+    assert code == 200 and said["computeJid"] == jid_of(run)
+    code, refused = sharded.ask(reads, "/api/run-cancel", cancel)
+    assert (code, refused["code"]) == (403, "scopeMissing"), refused
+    given = {"uid": BOB, "name": "x", "scopes": ["read"]}
+    made = sharded.token(ADMIN, "read", "control", "admin")
+    assert sharded.ask(made, "/api/token-create", given)[1]["code"] == "notSharded"
+    # on record in the shard of the job, with the address of the client
+    audit = sharded.ask(site.token, "/api/audit", {}, url=sharded.address(1)["url"])[1]
+    rows = [e["event"] for e in audit["events"] if e["event"].get("action") == "run-status"]
+    assert [(r["actor"], r["actorRole"], r["subject"], r["peer"]) for r in rows] == [
+        (ADMIN, "admin", BOB, "127.0.0.9")
+    ]
+    # a token that was revoked a moment ago is worth nothing in any shard
+    tokens = site.post("token-list", uid=ADMIN)["tokens"]
+    for token in tokens:
+        site.post("token-revoke", uid=ADMIN, id=token["id"], reason="test")
+    assert sharded.ask(reads, "/api/run-status", status)[1]["code"] == "tokenRevoked"
+    # an administrator of a group, whose token is in the shard of the group's member
+    boss = sharded.token(GROUP_ADMIN, *SCOPES, "admin")
+    assert sharded.ask(boss, "/api/run-cancel", cancel)[0] == 200
+    assert site.wait(run)["state"] == "canceled"
+    assert sharded.ask(boss, "/api/job-list", {"uid": ANN})[0] == 200, "a member in the other shard"
+    assert sharded.ask(boss, "/api/job-list", {"uid": ADAM})[1]["code"] == "forbidden"
+
+
+THREE = ("shards.count=3", "slots.local_parallel=3")
+
+
+class Asking:
+    """A user who asks all the time. worst: longest time of an answer in seconds. wrong: other answers."""
+
+    def __init__(self, sharded: Sharded, uid: str) -> None:
+        self.worst, self.wrong, self.count = 0.0, list[object](), 0
+        self._stop = threading.Event()
+        self._sharded, self._uid = sharded, uid
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        token = self._sharded.tokens[self._uid]
+        while not self._stop.wait(0.02):
+            begun = time.monotonic()
+            try:
+                code, said = self._sharded.ask(token, "/api/job-list", {})
+            except (OSError, http.client.HTTPException) as e:
+                code, said = 0, repr(e)
+            self.worst = max(self.worst, time.monotonic() - begun)
+            self.count += 1
+            if code != 200:
+                self.wrong.append(said)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+
+def test_users_of_one_shard_notice_nothing_of_the_death_of_another_supervisor(
+    sharded: Sharded,
+) -> None:
+    site = sharded.site
+    sharded.start("supervisor", "--shard", "1")
+    before = sharded.address(1)["pid"]
+    gate = site.place / "gate"
+    run = shell(f"until [ -e {gate} ]; do sleep 0.05; done; exit 4", BOB)
+    site.submit(run, request := req_id())
+    site.running(run)
+    asking = Asking(sharded, ANN)
+    try:
+        site.kill(before)
+        with Client(site.url, sharded.tokens[BOB], budget_secs=DEADLINE_SECS) as client:
+            assert client.status(jid_of(run)).state == "running", "the client repeats its request"
+        assert sharded.address(1)["pid"] != before
+        assert site.submit(run, request)["state"] == "running", "the request is not done twice"
+        until(lambda: asking.count > 20, "the other user asked")
+    finally:
+        asking.stop()
+    assert asking.wrong == []
+    gate.touch()
+    assert site.wait(run)["exit"]["code"] == 4
+    # `up` starts a supervisor for the shard again, which stands by
+    until(lambda: "starting it again" in site.log(), "the supervisor is started again")
+
+
+def test_a_router_can_be_killed(sharded: Sharded) -> None:
+    site = sharded.site
+    router, url = sharded.start("router")
+    with Client(f"{url},{site.url}", sharded.tokens[ANN]) as client:
+        job = client.run(["sh", "-c", "exit 5"])
+        router.kill()
+        found = job.wait(30).exit
+        assert found is not None and found.code == 5
+
+
+@pytest.mark.parametrize(
+    "words, sets, said",
+    (
+        (("--shard", "1"), THREE, "has 2 shards"),
+        (("--shard", "2"), THREE, "has 2 shards"),
+        (("--shard", "7"), (), "0 to 1"),
+        ((), (), "--shard 0"),
+        ((), ("shards.count=none",), "root"),
+    ),
+)
+def test_a_wrong_start_is_refused_by_name(
+    sharded: Sharded, words: tuple[str, ...], sets: tuple[str, ...], said: str
+) -> None:
+    site = sharded.site
+    given = [a for s in (*site._sets, *sets) for a in ("--set", s)]
+    done = site.command("supervisor", *words, "--port", "0", *given)
+    assert done.returncode == 78 and said in done.stderr, done.stderr
