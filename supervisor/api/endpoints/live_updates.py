@@ -90,9 +90,7 @@ class _Viewer:
             self._look_up()
         permitted = "debug" in self.principal.scopes
         return (
-            permitted
-            and without_group(self.principal).may_act_for(uid)
-            and self._is_admitted(mono)
+            permitted and without_group(self.principal).may_act_for(uid) and self._is_admitted(mono)
         )
 
     def _look_up(self) -> None:
