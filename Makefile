@@ -18,7 +18,7 @@ BENCH_ARGS ?=
 # adds a network interface. alone: tests that need a certain pid.
 fast = $(addprefix tests/,simulation packaging contracts unit architecture)
 real = $(addprefix tests/,docker slurm systemd chaos web site integration examples)
-browsers = $(addprefix tests/,web/test_page_apps_shown.py web/test_page_apps.py web/test_page_jobs.py web/test_page_job_parts.py web/test_page_submit.py web/test_page_account.py web/test_page_operations.py web/test_page_clusters.py examples/test_flask_site.py)
+browsers = $(addprefix tests/,web/test_page_apps_shown.py web/test_page_apps.py web/test_page_jobs.py web/test_page_job_parts.py web/test_page_shell.py web/test_page_submit.py web/test_page_account.py web/test_page_operations.py web/test_page_clusters.py examples/test_flask_site.py)
 alone = tests/chaos/test_kill_others.py
 pure = $(addprefix tests/,unit architecture contracts simulation)
 python = .venv/bin/python
@@ -107,7 +107,7 @@ check: venv
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint pure
 
 # The tests of pages in Debian's Firefox instead of Chromium: some minutes, most of them for its starts.
-firefox = $(addprefix tests/web/test_page_,jobs.py job_parts.py submit.py account.py operations.py clusters.py apps.py apps_shown.py)
+firefox = $(addprefix tests/web/test_page_,jobs.py job_parts.py shell.py submit.py account.py operations.py clusters.py apps.py apps_shown.py)
 test-firefox: venv
 	@etc/engines/command.sh firefox-esr
 	BROWSER=firefox $(python) -m pytest $(firefox) $(PYTEST_ARGS)

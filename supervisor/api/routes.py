@@ -101,6 +101,8 @@ _LIVE = (
     QueryField("role", "of the task"),
     QueryField("index", "of the task", {"type": "integer", "minimum": 0}),
     QueryField("tail", "bytes of earlier output", {"type": "integer", "minimum": 0}),
+    QueryField("shell", "shellId of an open shell of computeJid: its output is streamed instead"),
+    QueryField("offset", "bytes of that output that have arrived", {"type": "integer"}),
 )
 _DEVICE = (
     QueryField("name", "of the token", required=True),

@@ -6,7 +6,7 @@ them: the far end hangs up, because nobody uses it any more.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from ...protocol.clusters import host_list
 from ...protocol.errors import Refusal
 from ...protocol.ids import AgentKey, AgentKind, Token, base62
 from ...protocol.jobs.status import PURGED
-from ...protocol.wire.messages import OpenShell, ShellIo, ShellOutput
+from ...protocol.wire.messages import RELAY_BYTES, OpenShell, ShellIo, ShellOutput
 from ...runtime.shells.session import IDLE_SECS
 from ..access.audit import AuditTrail
 from ..access.principal import Principal
@@ -28,6 +28,9 @@ from .service import RunService
 
 #: Shells of one user, and of all users, at once.
 MAX_OF_USER, MAX_SHELLS = 8, 256
+#: Wait for output between two parts of a stream (seconds); last bytes of a stream that are kept for the
+#: next stream of this shell.
+STREAM_WAIT_SECS, REPLAY_BYTES = 15.0, 256 * 1024
 #: An unused shell is on record as abandoned after this time: the far end has hung up before.
 ABANDONED_SECS = IDLE_SECS + 15.0
 DISABLED = "this site does not permit shells in tasks (setting auth.shells); ask an administrator"
@@ -48,7 +51,7 @@ GONE = (
 
 class _Shell(msgspec.Struct):
     """An open shell. began, used: seconds of the event loop's clock. recorded: the host of which it
-    records a profile.
+    records a profile. sent: the last bytes that its stream has sent, up to the offset `sent_to`.
     """
 
     uid: str
@@ -61,6 +64,10 @@ class _Shell(msgspec.Struct):
     #: set when the first request to open it is answered
     started: asyncio.Event
     recorded: str | None = None
+    sent: bytearray = msgspec.field(default_factory=bytearray)
+    sent_to: int = 0
+    #: number of the newest stream, which ends the earlier ones
+    stream: int = 0
 
 
 class Shells:
@@ -136,12 +143,7 @@ class Shells:
 
     async def use(self, request: ShellUse) -> dict[str, Any]:
         """Type into a shell and read its output. Raises Refusal."""
-        shell = self._open.get(request.shell_id)
-        if shell is None or (shell.uid, shell.jid) != (request.uid, request.compute_jid):
-            raise Refusal("notFound", GONE)
-        # otherwise the far end does not know it yet
-        await shell.started.wait()
-        shell.used = asyncio.get_running_loop().time()
+        shell = await self._started(request.uid, request.compute_jid, request.shell_id)
         op = ShellIo(
             op_id=base62(self._entropy(32), 32),
             shell_id=request.shell_id,
@@ -154,17 +156,67 @@ class Shells:
             cols=request.cols,
             close=request.close,
         )
+        return _body(await self._exchange(shell, op))
+
+    async def output(
+        self, uid: str, jid: str, shell_id: str, offset: int
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the output from this offset on, as answers of `use`; an empty one from time to time.
+        Ends with the shell, or when a newer stream of it begins. Raises Refusal.
+
+        Bytes that the reader has not received when its connection breaks are sent again, as far as
+        they are kept; a later `offset` says how many are missing.
+        """
+        shell = await self._started(uid, jid, shell_id)
+        shell.stream += 1
+        number = shell.stream
+        if offset > shell.sent_to:  # output before it was read by `use`, or the far end refuses
+            shell.sent_to = offset
+            shell.sent.clear()
+        data = bytes(shell.sent[max(0, len(shell.sent) - (shell.sent_to - offset)) :])
+        # the first one at once, so that the reader knows that the stream has begun
+        yield _body(ShellOutput(op_id="", offset=shell.sent_to - len(data), data=data))
+        while shell.stream == number:
+            shell.used = asyncio.get_running_loop().time()
+            op = ShellIo(
+                op_id=base62(self._entropy(32), 32),
+                shell_id=shell_id,
+                offset=shell.sent_to,
+                limit=RELAY_BYTES,
+                wait_secs=STREAM_WAIT_SECS,
+            )
+            answer = await self._exchange(shell, op)
+            if shell.stream != number:
+                return  # the newer stream has not acknowledged this output
+            shell.sent += answer.data
+            del shell.sent[:-REPLAY_BYTES]
+            shell.sent_to = answer.offset + len(answer.data)
+            yield _body(answer)
+            if answer.end:
+                return
+
+    async def _started(self, uid: str, jid: str, shell_id: str) -> _Shell:
+        """Return an open shell, which is used now. Raises Refusal("notFound")."""
+        shell = self._open.get(shell_id)
+        if shell is None or (shell.uid, shell.jid) != (uid, jid):
+            raise Refusal("notFound", GONE)
+        # otherwise the far end does not know it yet
+        await shell.started.wait()
+        shell.used = asyncio.get_running_loop().time()
+        return shell
+
+    async def _exchange(self, shell: _Shell, op: ShellIo) -> ShellOutput:
+        """Send a request to the far end, and record the end of the shell. Raises Refusal."""
         try:
             answer = await shell.driver.shell(shell.place, op)
         except Refusal as e:
             if e.code not in ("notFound", "agentUnavailable"):
                 raise
-            await self._closed(request.shell_id, "agentGone")
+            await self._closed(op.shell_id, "agentGone")
             raise Refusal("notFound", GONE) from None
         if answer.end:
-            await self._closed(request.shell_id, "exit", answer)
-        body: dict[str, Any] = msgspec.to_builtins(answer)
-        return {k: v for k, v in body.items() if k not in ("op", "opId")}
+            await self._closed(op.shell_id, "exit", answer)
+        return answer
 
     async def close(self) -> None:
         if self._sweeper is not None:
@@ -265,6 +317,11 @@ class Shells:
             await shell.driver.shell(shell.place, op)
         with contextlib.suppress(Refusal):
             await self._closed(id_, "abandoned")
+
+
+def _body(answer: ShellOutput) -> dict[str, Any]:
+    body: dict[str, Any] = msgspec.to_builtins(answer)
+    return {k: v for k, v in body.items() if k not in ("op", "opId")}
 
 
 def _check_node(request: ShellOpen, task: Task) -> None:

@@ -11,7 +11,6 @@ import pytest
 from cli_session import gang, role
 from docker_hosts import BASE, Host, Sites
 from image_registry import Registry
-from shell_user import ShellUser, client_of
 from supervisor_process import SupervisorProcess, jid_of, until
 
 from .test_engine import client_of as daemon_of
@@ -100,15 +99,13 @@ def _memory_ran_out(ann: PagesUser, eats: dict[str, Any]) -> None:
 
 
 def _enter(ann: PagesUser, site: SupervisorProcess, run: dict[str, Any]) -> None:
-    """The command that the page names opens this task."""
-    jid = jid_of(run)
-    ann.open(f"/jobs/{jid}?tab=debug")
-    ann.until("#tab-panel", rf"jobscribe job shell {jid}")
-    with client_of(site, ann.uid) as client:
-        shell = ShellUser(client, jid)
-        shell.type("cat loss.csv; exit 3\n")
-        shell.until("1,0.5")
-        assert shell.end()["code"] == 3
+    """A shell of the page enters this task."""
+    ann.open(f"/jobs/{jid_of(run)}?tab=shell")
+    ann.page.get_by_role("button", name="Open a shell").click()
+    ann.until(".shell-head [role=status]", "^Connected")
+    ann.types("cat loss.csv; exit 3")
+    ann.until_screen("1,0.5")
+    ann.until(".shell-head [role=status]", r"exit status 3\.$")
 
 
 def _kill_and_cancel(ann: PagesUser, site: SupervisorProcess, run: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from shell_user import ShellUser, client_of
 from slurm_cluster import Slurm
 from supervisor_process import SupervisorProcess, jid_of, shell, until
 
@@ -93,15 +92,13 @@ def _processor_time(ann: PagesUser, site: SupervisorProcess) -> None:
 
 
 def _enter(ann: PagesUser, site: SupervisorProcess, run: dict[str, Any]) -> None:
-    """The command that the page names opens this task."""
-    jid = jid_of(run)
-    ann.open(f"/jobs/{jid}?tab=debug")
-    ann.until("#tab-panel", rf"jobscribe job shell {jid}")
-    with client_of(site, ANN) as client:
-        entered = ShellUser(client, jid)
-        entered.type("cat loss.csv; exit 3\n")
-        entered.until("1,0.5")
-        assert entered.end()["code"] == 3
+    """A shell of the page enters this task on its node."""
+    ann.open(f"/jobs/{jid_of(run)}?tab=shell")
+    ann.page.get_by_role("button", name="Open a shell").click()
+    ann.until(".shell-head [role=status]", "^Connected")
+    ann.types("cat loss.csv; exit 3")
+    ann.until_screen("1,0.5")
+    ann.until(".shell-head [role=status]", r"exit status 3\.$")
 
 
 def _partitions(ann: PagesUser) -> None:

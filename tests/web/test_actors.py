@@ -84,6 +84,9 @@ def operation(api: str, sid: str, serial: int, name: str) -> tuple[str, str, dic
         case "traceSitePage":
             asked = {"id": f"{ANN}-{sid}-oddReport", "uid": ANN}
             return "POST", "/page-data/site/trace", {"json": asked}
+        case "shellOpenSitePage" | "shellUseSitePage":
+            asked = {"computeJid": f"{ANN}-{sid}-oddReport", "uid": ANN, "shellId": "s" * 32}
+            return "POST", f"/page-data/site/shell-{api[5:-8].lower()}", {"json": asked}
         case _ if api in ON_OTHERS:
             asked = {"computeJid": f"{ANN}-{sid}-oddReport", "uid": ANN}
             asked |= {"reqId": f"{api}-{sid}"} if api == "runCancelSitePage" else {}
@@ -111,7 +114,14 @@ PAGES = {
 #: The same about any user, where the supervisor decides by the role of the signed-in user.
 ON_OTHERS = {f"{api.removesuffix('Page')}SitePage": name for api, name in PAGES.items()}
 ON_OTHERS |= {"runCancelSitePage": "run-cancel"}
-BY_ROLE = [*ON_OTHERS, "jobFileSitePage", "jobOutputSitePage", "traceSitePage"]
+BY_ROLE = [
+    *ON_OTHERS,
+    "jobFileSitePage",
+    "jobOutputSitePage",
+    "traceSitePage",
+    "shellOpenSitePage",
+    "shellUseSitePage",
+]
 ON_A_RUN = [
     *PAGES,
     "jobOutputPage",

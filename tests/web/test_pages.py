@@ -368,3 +368,27 @@ def test_a_job_of_another_user_is_asked_for_in_the_name_of_the_signed_in_user(
     assert (stub.headers[-1].get(SIGNED_IN), stub.headers[-1].get(ACTOR)) == (None, None)
     refused(web.as_(None).post("/page-data/site/run-status", asked), 401, "unauthenticated")
     refused(bob.post("/page-data/site/run-status", {"computeJid": JID}), 400, "badRequest")
+
+
+def test_a_shell_is_opened_and_used_in_the_name_of_the_signed_in_user(
+    web: FrontEnd, stub: StubSupervisor
+) -> None:
+    asked = {"uid": ANN, "computeJid": JID, "shellId": "s" * 32}
+    stub.answers["/api/shell-open"] = {"state": "ok"}
+    # base64 that looks like a path of the site stays as it is
+    data = "/aaaa/agent/local.parallel.AnnAnn01@here/"
+    stub.answers["/api/shell-use"] = {"data": data}
+    for uid in (ANN, BOB, ADM):
+        assert web.as_(uid).said("/page-data/site/shell-open", asked) == {"state": "ok"}
+        assert web.as_(uid).said("/page-data/site/shell-use", asked) == {"data": data}
+    senders = [h.get(SIGNED_IN) or h.get(ACTOR) for h in stub.headers]
+    assert senders == [ANN, ANN, BOB, BOB, ADM, ADM], "the supervisor decides by the sender's role"
+    ann = web.as_(ANN)
+    for path, more in (("open", {"program": {"name": "stacks"}}), ("use", {"waitSecs": 20})):
+        refused(ann.post(f"/page-data/site/shell-{path}", asked | more), 400, "badRequest")
+    refused(web.as_(None).post("/page-data/site/shell-use", asked), 401, "unauthenticated")
+    # a site that refuses this user runs of commands refuses shells, too
+    web.refusals = {(ANN, "runSimulation", "command"): Refusal("planRequired", "not in your plan")}
+    refused(ann.post("/page-data/site/shell-open", asked), 402, "planRequired")
+    web.refusals = {(ANN, "shellUseSitePage", None): Refusal("forbidden", "no")}
+    refused(ann.post("/page-data/site/shell-use", asked), 403, "forbidden")

@@ -3,7 +3,7 @@
 import msgspec
 
 from ...protocol.api import requests, site_requests
-from ..handlers import account, job_edits, page_data
+from ..handlers import account, job_edits, page_data, shells
 from ..request.page_bodies import BODIES, SITE_BODIES, NoFields
 from .route import PAGE_DATA, Route, Variable, route
 
@@ -151,6 +151,20 @@ PAGES = (
         "A piece of the output of another user's task",
         takes=SITE_BODIES[requests.JobLog],
         gives="text",
+    ),
+    route(
+        "POST",
+        "/page-data/site/shell-open",
+        shells.shell_open,
+        "Open a shell in a task, for a terminal of a page",
+        takes=SITE_BODIES[requests.ShellOpen],
+    ),
+    route(
+        "POST",
+        "/page-data/site/shell-use",
+        shells.shell_use,
+        "Type into a shell, change the size of its terminal, or hang up",
+        takes=SITE_BODIES[requests.ShellUse],
     ),
     _job_text("job-options", requests.JobOptions, "What the user may request, for a form"),
     _job_text("job-check", requests.JobCheck, "Problems and dry run of the text of a job file"),

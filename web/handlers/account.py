@@ -75,8 +75,10 @@ def token_create(v: RequestContext) -> bytes:
 
 
 def authorize_scopes(site: FrontEndContext, uid: str, scopes: Iterable[str]) -> None:
-    """Raise the refusal of the site's hook against runs, for a token that may start them."""
-    if "control" in scopes and site.may is not None:
+    """Raise the refusal of the site's hook against runs, for a token that may start them, or open shells
+    in them.
+    """
+    if not {"control", "debug"}.isdisjoint(scopes) and site.may is not None:
         refusal = site.may(uid, "runSimulation", "command")
         if refusal is not None:
             raise refusal

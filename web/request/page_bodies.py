@@ -10,8 +10,8 @@ from ...protocol.api import requests, site_requests
 
 #: uid: comes from the sign-in. logs: log lines need the scope `debug`, which a signed-in user does
 #: not have (docs/site.md). wait_secs: a request that waits holds a worker; pages follow `/live`.
-#: active_plan: comes from the hook `plan` of the site.
-_NOT_FOR_PAGES = frozenset({"uid", "logs", "wait_secs", "active_plan"})
+#: active_plan: comes from the hook `plan` of the site. program: terminals of pages are shells.
+_NOT_FOR_PAGES = frozenset({"uid", "logs", "wait_secs", "active_plan", "program"})
 
 
 def _body(type_: type[msgspec.Struct], left_out: frozenset[str]) -> type[msgspec.Struct]:
@@ -85,6 +85,8 @@ SITE_BODIES: dict[type[msgspec.Struct], type[msgspec.Struct]] = {
         requests.RunFiles,
         requests.RunRelease,
         requests.RunStatusRequest,
+        requests.ShellOpen,
+        requests.ShellUse,
         requests.TokenRevoke,
         requests.Trace,
         site_requests.DrainChange,

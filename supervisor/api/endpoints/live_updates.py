@@ -1,13 +1,16 @@
 """`/live`: updates for one page, authenticated by a ticket that the front end signed for its user, or
-by an API token; and the names of changed jobs, for the front end itself.
+by an API token; the output of a shell for the terminal of a page; and the names of changed jobs, for the
+front end itself.
 
 The rights of the user are looked up again before each block: a stream ends when its user may not see
 all of it any more.
 """
 
+import asyncio
 import contextlib
 import math
 import re
+from collections.abc import AsyncGenerator
 from typing import Any, Literal
 
 import msgspec
@@ -15,10 +18,18 @@ import tornado.iostream
 
 from ....protocol.errors import Refusal
 from ....protocol.ids import parse, split_jid
+from ....protocol.wire.messages import RelayId
 from ....service import tickets
 from ...access.audit import Act
 from ...access.authentication import token_user
-from ...access.principal import Principal, check_all_users, check_scope
+from ...access.principal import (
+    Principal,
+    check_all_users,
+    check_scope,
+    check_subject,
+    without_group,
+)
+from ...runs.shells import DISABLED
 from ...streams.live_updates import Subscription
 from ..transport.request_handler import Handler
 from .event_stream import begin_stream
@@ -28,7 +39,7 @@ MOST_TAIL = 512 * 1024
 MOST_INDEX = 999_999
 #: Lifetime of the stream of an administrator by the hook of a site, which only the front end can ask.
 HOOK_SECS = 600.0
-_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+_NUMBER, _OFFSET = re.compile(r"[0-9]{1,9}\Z"), re.compile(r"[0-9]{1,15}\Z")
 
 
 class _Viewer:
@@ -75,17 +86,36 @@ class _Viewer:
         """
         if self._access.users is not self._users:
             seen = [uid for uid in subscription.owners if self.sees(uid)]
-            self._users = self._access.users
-            self.principal = self._found()
+            self._look_up()
             if not all(map(self.sees, seen)):
                 self._until = -math.inf
         whole = subscription.of != "all" or self.principal.all_users
-        return whole and mono < self._until and self._access.admits(self.principal)
+        return whole and self._is_admitted(mono)
+
+    def may_use_shell(self, uid: str, mono: float) -> bool:
+        """Return whether this user may use shells in the jobs of that one, which administrators of
+        groups may not.
+        """
+        if self._access.users is not self._users:
+            self._look_up()
+        permitted = "debug" in self.principal.scopes
+        return (
+            permitted and without_group(self.principal).may_act_for(uid) and self._is_admitted(mono)
+        )
+
+    def _look_up(self) -> None:
+        self._users = self._access.users
+        self.principal = self._found()
+
+    def _is_admitted(self, mono: float) -> bool:
+        return mono < self._until and self._access.admits(self.principal)
 
 
 async def live(h: Handler) -> Any:
-    """Stream the changes of jobs, and the output of one, to a page."""
+    """Stream the changes of jobs, and the output of one, to a page; or the output of a shell."""
     viewer = _Viewer(h)
+    if (shell_id := h.argument("shell")) is not None:
+        return await _shell(h, viewer, shell_id)
     subscription = await _subscription(h, viewer)
     h.log = h.log.bound(uid=subscription.uid)
     h.authenticated()
@@ -107,6 +137,58 @@ async def live(h: Handler) -> Any:
                 h.log("live updates ended: {}", e.sentence)
     h.finish()
     return None
+
+
+async def _shell(h: Handler, viewer: _Viewer, shell_id: str) -> Any:
+    """Stream the output of a shell, with the checks of `shell-use`."""
+    try:
+        msgspec.convert(shell_id, RelayId)
+    except msgspec.ValidationError:
+        raise Refusal("badRequest", "shell is the shellId of shell-open") from None
+    jid = parse("computeJid", h.argument("computeJid") or "")
+    owner, offset = split_jid(jid)[0], _offset(h)
+    check_scope(viewer.principal, "debug")
+    check_subject(without_group(viewer.principal), owner)
+    if h.services.shells is None:
+        raise Refusal("forbidden", DISABLED)
+    h.log = h.log.bound(uid=viewer.uid)
+    h.authenticated()
+    if owner != viewer.uid:
+        act = Act(owner, "shell-use", jid, h.request.remote_ip or "", reads=True)
+        await h.services.access.audit.record(viewer.principal, act)
+    output = h.services.shells.output(owner, jid, shell_id, offset)
+    # a refusal of the first part is the answer
+    first = await anext(output)
+    begin_stream(h)
+    sending = asyncio.ensure_future(_send_shell(h, viewer, owner, first, output))
+    h.on_gone = sending.cancel
+    with contextlib.suppress(asyncio.CancelledError):  # the page is gone
+        await sending
+    return None
+
+
+async def _send_shell(
+    h: Handler,
+    viewer: _Viewer,
+    owner: str,
+    part: dict[str, Any],
+    output: AsyncGenerator[dict[str, Any], None],
+) -> None:
+    async with contextlib.aclosing(output):
+        try:
+            while viewer.may_use_shell(owner, h.runs.now().mono):
+                h.write(b"event: shell\ndata: " + msgspec.json.encode(part) + b"\n\n")
+                await h.send()
+                try:
+                    part = await anext(output)
+                except StopAsyncIteration:
+                    return
+            h.log("the stream of a shell ended: the rights of the user have changed")
+        except tornado.iostream.StreamClosedError:
+            return
+        except Refusal as e:
+            gone = {"lost": e.sentence}
+            h.write(b"event: shell\ndata: " + msgspec.json.encode(gone) + b"\n\n")
 
 
 async def job_changes(h: Handler) -> Any:
@@ -175,6 +257,13 @@ def _number(h: Handler, name: str, most: int) -> int:
     text = h.argument(name) or "0"
     if not _NUMBER.match(text) or int(text) > most:
         raise Refusal("badRequest", f"{name} is a number, at most {most}; got {ascii(text)[:40]}")
+    return int(text)
+
+
+def _offset(h: Handler) -> int:
+    text = h.argument("offset") or "0"
+    if not _OFFSET.match(text):
+        raise Refusal("badRequest", f"offset is a number; got {ascii(text)[:40]}")
     return int(text)
 
 

@@ -15,7 +15,13 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import parse
 from ...access.audit import Act
 from ...access.authentication import Access
-from ...access.principal import Principal, RouteScope, check_all_users, check_scope
+from ...access.principal import (
+    Principal,
+    RouteScope,
+    check_all_users,
+    check_scope,
+    without_group,
+)
 from ...access.principal import check_subject as check_user
 
 T = TypeVar("T")
@@ -116,7 +122,7 @@ async def check_subjects(
     on record. query: returns an argument of the query, or for PATH a part of the path. Raises Refusal.
     """
     if rights.as_user:
-        principal = _without_group(principal)
+        principal = without_group(principal)
     found = await found_users(principal, rights.subject, body, query)
     others: dict[str, str | None] = {}
     for uid, jid in found.named:
@@ -134,13 +140,6 @@ async def check_subjects(
         act = Act(uid, rights.name, _valid_jid(jid), peer, rights.polls or rights.scope == "read")
         await access.audit.record(principal, act)
     return found.body
-
-
-def _without_group(principal: Principal) -> Principal:
-    """Return the administrator of a group as a user, so that the refusal is that of a stranger."""
-    return (
-        Principal(uid=principal.uid, role="user") if principal.role == "groupAdmin" else principal
-    )
 
 
 async def found_users(

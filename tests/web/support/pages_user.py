@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from chromium_user import NETWORK_CHANGED, SECS, ChromiumUser
 from playwright.sync_api import Browser, Error
 from supervisor_process import SupervisorProcess, until
@@ -59,6 +60,23 @@ class PagesUser(ChromiumUser):
 
         until(look, f"the address has {pattern}", SECS)
 
+    def until_screen(self, pattern: str) -> str:
+        """Wait for a text on the screen of the terminal. Return the screen."""
+
+        def look() -> str | None:
+            said: str = self.page.locator(_SCREEN).inner_text().replace("\xa0", " ")
+            return said if re.search(pattern, said) else None
+
+        try:
+            return until(look, f"the terminal shows {pattern!r}", SECS)
+        except pytest.fail.Exception as e:
+            pytest.fail(f"{e.msg}\n{self.troubles}\n{self.text('#tab-panel')}")
+
+    def types(self, text: str) -> None:
+        """Type a line where the focus is."""
+        self.page.keyboard.type(text)
+        self.page.keyboard.press("Enter")
+
     def violations(self) -> list[Any]:
         """Return the faults of accessibility on the page as it is now."""
         if not self.page.evaluate("() => 'axe' in window"):
@@ -67,5 +85,7 @@ class PagesUser(ChromiumUser):
         return found
 
 
+#: xterm's text of the screen.
+_SCREEN = ".terminal .xterm-rows"
 _ROWS = """() => [...document.querySelectorAll("table.jobs tbody tr")].map(
   (row) => [row.querySelector(".title").innerText, row.dataset.state])"""

@@ -19,6 +19,52 @@ const LONGEST_PAUSE_MS = 20_000;
 const SILENCE_MS = 40_000;
 const ASK_MS = 5_000;
 
+/** Open a stream of the supervisor with a new ticket. Raises ApiError. */
+export async function openStream(
+  query: string,
+  signal: AbortSignal,
+  lastId = "",
+): Promise<ReadableStream<Uint8Array>> {
+  const { ticket, header } = await post<Ticket>("/live-ticket", {}, signal);
+  const headers: Record<string, string> = { [header]: ticket, Accept: "text/event-stream" };
+  if (lastId) headers["Last-Event-ID"] = lastId;
+  const response = await fetch(path(`/live${query}`), {
+    headers,
+    signal,
+    cache: "no-store",
+    credentials: "same-origin",
+  });
+  if (!response.ok || response.body === null) throw await refusal(response);
+  return response.body;
+}
+
+/**
+ * Read a stream to its end. onSilence: called when nothing arrives for too long. onText: the next
+ * piece is read when it has finished.
+ */
+export async function readStream(
+  body: ReadableStream<Uint8Array>,
+  onSilence: () => void,
+  onText: (text: string) => void | Promise<void>,
+): Promise<void> {
+  const reader = body
+    .pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>)
+    .getReader();
+  let watchdog: ReturnType<typeof setTimeout> | undefined;
+  try {
+    for (;;) {
+      clearTimeout(watchdog);
+      watchdog = setTimeout(onSilence, SILENCE_MS);
+      const { value, done } = await reader.read();
+      if (done) return;
+      clearTimeout(watchdog);
+      await onText(value);
+    }
+  } finally {
+    clearTimeout(watchdog);
+  }
+}
+
 interface Ticket {
   ticket: string;
   header: string;
@@ -76,26 +122,13 @@ export class LiveStream {
   }
 
   async #once(): Promise<void> {
-    const signal = this.#abort.signal;
-    const { ticket, header } = await post<Ticket>("/live-ticket", {}, signal);
-    const headers: Record<string, string> = { [header]: ticket, Accept: "text/event-stream" };
-    if (this.#lastId) headers["Last-Event-ID"] = this.#lastId;
-    const response = await fetch(path(`/live${this.query}`), {
-      headers,
-      signal,
-      cache: "no-store",
-      credentials: "same-origin",
-    });
-    if (!response.ok || response.body === null) throw await refusal(response);
+    const body = await openStream(this.query, this.#abort.signal, this.#lastId);
     this.#pause = FIRST_PAUSE_MS;
     link.value = "live";
-    await this.#read(response.body);
+    await this.#read(body);
   }
 
   async #read(body: ReadableStream<Uint8Array>): Promise<void> {
-    const reader = body
-      .pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>)
-      .getReader();
     let opened = false;
     const parse = eventParser((event) => {
       if (event.id !== undefined) this.#lastId = event.id;
@@ -110,18 +143,7 @@ export class LiveStream {
       if (event.name === "site") siteChanged(said as Parameters<typeof siteChanged>[0]);
       this.onEvent(event.name, said);
     });
-    let watchdog: ReturnType<typeof setTimeout> | undefined;
-    try {
-      for (;;) {
-        clearTimeout(watchdog);
-        watchdog = setTimeout(() => this.#abort.abort(), SILENCE_MS);
-        const { value, done } = await reader.read();
-        if (done) return;
-        parse(value);
-      }
-    } finally {
-      clearTimeout(watchdog);
-    }
+    await readStream(body, () => this.#abort.abort(), parse);
   }
 
   #rest(ms: number): Promise<void> {

@@ -1,5 +1,6 @@
 """Who may open a stream of updates, and what ends it: roles, hooks and API tokens that change."""
 
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,16 +29,29 @@ class Live:
         self.clock = Clock()
         self.access = access("secret", on=self.in_memory.engine, users=USERS, clock=self.clock)
 
-    async def open(
-        self, uid: str, *, admin: bool = False, sender: Principal | None = None, **query: Any
-    ) -> tuple[Any, Subscription]:
+    async def open(self, uid: str, **options: Any) -> tuple[Any, Subscription]:
+        h = self.request(uid, **options)
+        viewer = live_updates._Viewer(h)
+        return viewer, await live_updates._subscription(h, viewer)
+
+    def request(
+        self,
+        uid: str,
+        *,
+        admin: bool = False,
+        sender: Principal | None = None,
+        shells: Any = None,
+        **query: Any,
+    ) -> Any:
         headers = {}
         if sender is None:
             now = self.in_memory.now().wall
             headers[tickets.HEADER] = tickets.sign("secret", uid, now, admin=admin)
-        h: Any = SimpleNamespace(
+        return SimpleNamespace(
             services=SimpleNamespace(
-                access=self.access, secret=SimpleNamespace(try_all=lambda use: use(("secret",)))
+                access=self.access,
+                secret=SimpleNamespace(try_all=lambda use: use(("secret",))),
+                shells=shells,
             ),
             runs=self.in_memory.desk,
             sender=sender,
@@ -45,9 +59,9 @@ class Live:
             peer="127.0.0.1",
             argument=query.get,
             arguments=lambda name: query.get(name, []),
+            log=SimpleNamespace(bound=lambda **ids: None),
+            authenticated=lambda: None,
         )
-        viewer = live_updates._Viewer(h)
-        return viewer, await live_updates._subscription(h, viewer)
 
 
 async def test_roles_decide_whose_jobs_a_stream_has_and_acts_are_on_record() -> None:
@@ -109,3 +123,44 @@ async def test_an_api_token_opens_a_stream_until_it_is_revoked() -> None:
         await site.open(ADMIN, sender=site.access.holder(token))
     with pytest.raises(Refusal, match="ticket"):
         await site.open(ADMIN, sender=Principal())
+
+
+class Ended:
+    """Shells of which none is open."""
+
+    async def output(self, uid: str, jid: str, shell_id: str, offset: int) -> AsyncIterator[Any]:
+        raise Refusal("notFound", f"no shell of {uid}")
+        yield
+
+
+async def test_the_stream_of_a_shell_has_the_rules_of_shells() -> None:
+    """Administrators of groups see jobs of members, and may not enter them."""
+    site = Live()
+
+    async def refused(uid: str, **options: Any) -> str:
+        query = {"shell": "s" * 32, "computeJid": ANNS, **options}
+        with pytest.raises(Refusal) as e:
+            await live_updates.live(site.request(uid, shells=Ended(), **query))
+        return e.value.sentence
+
+    assert await refused(ANN) == await refused(ADMIN) == f"no shell of {ANN}"
+    for uid in (BOB, LEAD):
+        assert await refused(uid) == f"user {uid} may not act for another user"
+    assert "shellId" in await refused(ANN, shell="../x")
+    assert "computeJid" in await refused(ANN, computeJid="x")
+    assert "offset is a number" in await refused(ANN, offset="-1")
+    viewer, _ = await site.open(ADMIN)
+    _, token = await site.access.tokens.create(
+        viewer.principal, ADMIN, "t", ("read", "control"), None
+    )
+    sender = site.access.holder(token)
+    assert "has no scope debug" in await refused(ADMIN, sender=sender)
+    events: Any = [s.event for s in site.in_memory.store.read(AUDIT)]
+    assert (ADMIN, ANN, "shell-use", ANNS) in [
+        (e.actor, e.subject, e.action, e.jid) for e in events if type(e).__name__ == "ActedForUser"
+    ]
+    mono = site.in_memory.mono
+    own, _ = await site.open(ANN)
+    assert viewer.may_use_shell(ANN, mono) and own.may_use_shell(ANN, mono)
+    site.access.users = Users()
+    assert not viewer.may_use_shell(ANN, mono) and own.may_use_shell(ANN, mono)

@@ -1,6 +1,7 @@
 """Open shells of the supervisor: the order of records."""
 
 import asyncio
+import base64
 from types import SimpleNamespace
 from typing import Any
 
@@ -136,3 +137,92 @@ async def test_an_abandoned_shell_is_hung_up_and_then_recorded(
     await shells._abandon(WHO["shell_id"])
     assert len(far.records) == ended, "a shell that ends meanwhile does not end the sweep"
     await shells.close()
+
+
+class Typewriter:
+    """A far end with output that is dropped when it is acknowledged, as `ShellSession` does."""
+
+    def __init__(self) -> None:
+        self.text, self.first, self.over = b"", 0, False
+        self.change = asyncio.Event()
+
+    async def append(self, event: object) -> None:
+        pass
+
+    def says(self, text: bytes, *, over: bool = False) -> None:
+        self.text, self.over = self.text + text, over
+        self.change.set()
+        self.change = asyncio.Event()
+
+    async def shell(self, place: AgentKey, op: OpenShell | ShellIo) -> ShellOutput:
+        if isinstance(op, OpenShell):
+            return ShellOutput(op_id=op.op_id)
+        assert self.first <= op.offset <= len(self.text), "what is acknowledged is gone"
+        self.first = op.offset
+        while len(self.text) == op.offset and not self.over:
+            await self.change.wait()
+        data = self.text[op.offset :][: op.limit]
+        return ShellOutput(
+            op_id=op.op_id,
+            offset=op.offset,
+            data=data,
+            end=self.over and op.offset + len(data) == len(self.text),
+            code=3 if self.over else None,
+        )
+
+
+async def _typewriter(monkeypatch: pytest.MonkeyPatch) -> tuple[Typewriter, Shells]:
+    far = Typewriter()
+    key = AgentKey("local", AgentKind.PARALLEL, "ann00001", "here")
+    task = SimpleNamespace(agent_key=key, token=Token(JID, 1, 1, "main", 0), live=True, host=None)
+    shells = Shells(None, {"local": far}, far, lambda: 1.0, bytes, enabled=True)  # type: ignore[arg-type, dict-item]
+    monkeypatch.setattr(shells, "_task", lambda request: task)
+    await shells.open(Principal(), "", ShellOpen(**WHO))
+    return far, shells
+
+
+def _stream(shells: Shells, offset: int, uid: str = WHO["uid"]) -> Any:
+    return shells.output(uid, JID, WHO["shell_id"], offset)
+
+
+async def test_a_stream_continues_where_the_page_lost_it_and_ends_with_the_exit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    far, shells = await _typewriter(monkeypatch)
+    lost = _stream(shells, 0)
+    assert (await anext(lost))["data"] == "", "at once, so that the page knows that it is there"
+    far.says(b"one two ")
+    part = await anext(lost)
+    assert (part["offset"], part["data"]) == (0, base64.b64encode(b"one two ").decode())
+    waits = asyncio.ensure_future(anext(lost))
+    while far.first != 8:
+        await asyncio.sleep(0)
+    # only "one " has arrived; the lost stream takes nothing from the new one
+    newer = _stream(shells, 4)
+    part = await anext(newer)
+    assert (part["offset"], part["data"]) == (4, base64.b64encode(b"two ").decode())
+    more = asyncio.ensure_future(anext(newer))
+    await asyncio.sleep(0)
+    far.says(b"three", over=True)
+    part = await more
+    assert (part["offset"], part["end"], part["code"]) == (8, True, 3)
+    assert base64.b64decode(part["data"]) == b"three"
+    for stream in (waits, anext(newer)):
+        with pytest.raises(StopAsyncIteration):
+            await stream
+    assert shells.sizes() == {"shells": 0}
+
+
+async def test_a_stream_says_which_bytes_are_missing_and_is_for_its_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "REPLAY_BYTES", 6)
+    far, shells = await _typewriter(monkeypatch)
+    with pytest.raises(Refusal, match="the shell has ended"):
+        await anext(_stream(shells, 0, "bob00001"))
+    first = _stream(shells, 0)
+    await anext(first)
+    far.says(b"0123456789")
+    await anext(first)
+    part = await anext(_stream(shells, 1))
+    assert (part["offset"], base64.b64decode(part["data"])) == (4, b"456789")

@@ -15,6 +15,7 @@ import { Log, type LogState } from "../parts/log.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
 import { Parameters } from "../parts/parameters.tsx";
 import { Resources } from "../parts/resources.tsx";
+import { Shell } from "../parts/shell.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { type Task, type TasksReply, TasksTable } from "../parts/tasks.tsx";
 import { Timeline } from "../parts/timeline.tsx";
@@ -35,7 +36,7 @@ import type { LogPiece } from "../text/log_place.ts";
 /** Answers about a job that does not exist, is another user's, or whose id is invalid. */
 const MISSING = [400, 403, 404];
 /** What a job has no more after its files have been cleared away. */
-const GONE: Tab[] = ["log", "files", "debug"];
+const GONE: Tab[] = ["log", "files", "debug", "shell"];
 const NO_TASKS: Task[] = [];
 const LABELS: Record<Tab, string> = {
   log: "Log",
@@ -46,6 +47,7 @@ const LABELS: Record<Tab, string> = {
   events: "Events",
   files: "Files",
   debug: "Debug",
+  shell: "Shell",
 };
 
 export function JobPage(): JSX.Element {
@@ -165,6 +167,9 @@ function JobTab(props: {
   onChange: (change: Partial<JobView>) => void;
 }): JSX.Element {
   const { jid, view, status, tasks, log, onChange } = props;
+  // an open shell goes on while other tabs are shown
+  const hasShell = useRef(false);
+  if (view.tab === "shell") hasShell.current = true;
   if (status.state === "job_run_purged" && GONE.includes(view.tab)) return <Purged />;
   return (
     <>
@@ -202,6 +207,11 @@ function JobTab(props: {
       {view.tab === "events" && <Events jid={jid} position={status.position} />}
       {view.tab === "files" && <Files jid={jid} active={!status.over} view={view} />}
       {view.tab === "debug" && <Debug jid={jid} active={!status.over} view={view} tasks={tasks} />}
+      {hasShell.current && (
+        <div hidden={view.tab !== "shell"}>
+          <Shell jid={jid} view={view} tasks={tasks} onChange={onChange} />
+        </div>
+      )}
     </>
   );
 }

@@ -63,7 +63,6 @@ export function Debug(props: {
   return (
     <div class="pad debug">
       {active && <Stops jid={jid} />}
-      <Shell jid={jid} view={view} tasks={props.tasks} />
       <Profiles jid={jid} active={active} view={view} />
       <Cores jid={jid} tasks={props.tasks} />
     </div>
@@ -112,33 +111,6 @@ function Stops({ jid }: { jid: string }): JSX.Element {
           {sentence(note)}
         </p>
       ))}
-    </section>
-  );
-}
-
-/** The command that opens a shell in the chosen task, in the held or the first one. */
-function Shell(props: {
-  jid: string;
-  view: JobView;
-  tasks: TasksReply | undefined;
-}): JSX.Element | null {
-  const { jid, view } = props;
-  const tasks = props.tasks?.tasks ?? [];
-  const task =
-    tasks.find((t) => t.role === view.role && t.index === view.index) ??
-    tasks.find((t) => t.heldUntil) ??
-    tasks[0];
-  if (!task) return null;
-  const which = tasks.length > 1 ? ` --role ${task.role} --index ${task.index}` : "";
-  return (
-    <section>
-      <h2>Shell</h2>
-      <p class="soft">
-        This command opens a shell in the directory and with the environment of{" "}
-        {tasks.length > 1 ? `${task.role}/${task.index}` : "the task"}, from any machine that is
-        signed in. The task may be running, held or over.
-      </p>
-      <Command text={`jobscribe job shell ${jid}${which}`} />
     </section>
   );
 }

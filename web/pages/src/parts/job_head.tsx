@@ -2,14 +2,17 @@
 
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
+import { useLocation } from "preact-iso";
 import { ApiError, data, requestId } from "../api.ts";
 import { CancelDialog } from "../cancel.tsx";
 import { now } from "../clock.ts";
 import { isActive, type JobRow, plainCommand, type Status, titleOf } from "../jobs.ts";
+import { isAdmin } from "../me.ts";
 import { isOwn, jobPath, path } from "../site.ts";
 import { duration, moment, plural, sentence } from "../text/format.ts";
 import { notify } from "./frame.tsx";
 import { Icon } from "./icons.tsx";
+import { wantedShell } from "./shell.tsx";
 import { StateBadge } from "./state.tsx";
 import { Tags } from "./tags.tsx";
 import type { Task } from "./tasks.tsx";
@@ -119,6 +122,9 @@ function Actions(props: {
   const { jid, status, onChanged } = props;
   const [canceling, setCanceling] = useState(false);
   const held = props.tasks.some((t) => t.heldUntil);
+  const { route } = useLocation();
+  // a shell acts as the user, which administrators of groups may not
+  const mayEnter = isOwn(jid) || isAdmin();
   const act = (what: string, name: string, body: object): void => {
     void perform(what, name, { computeJid: jid, ...body }, onChanged);
   };
@@ -141,6 +147,17 @@ function Actions(props: {
           Run again
         </button>
       ) : null}
+      {mayEnter && (held || status.state === "running") && (
+        <button
+          type="button"
+          onClick={() => {
+            wantedShell.value = jid;
+            route(`${jobPath(jid)}?tab=shell`);
+          }}
+        >
+          Shell
+        </button>
+      )}
       {isOwn(jid) && (
         <a class="button" href={`${jobPath(jid)}?tab=parameters&edit=1`}>
           Clone and edit

@@ -3,7 +3,8 @@
 import type { JSX } from "preact";
 import { now } from "../clock.ts";
 import { jobPath } from "../site.ts";
-import { duration, moment, sentence } from "../text/format.ts";
+import { type Attempt, attemptText } from "../text/attempts.ts";
+import { duration, moment } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
 import type { CoreFile } from "./debug.tsx";
 import { Loading } from "./messages.tsx";
@@ -25,15 +26,6 @@ export interface Task {
   endedAt?: number | null;
   heldUntil?: number | null;
   exit?: Exit | null;
-}
-
-export interface Attempt {
-  number: number;
-  endedAt?: number | null;
-  reason?: string | null;
-  decided?: unknown;
-  retry?: unknown;
-  notRetried?: string | null;
 }
 
 export interface TasksReply {
@@ -121,9 +113,7 @@ function Attempts({
             </a>
             <span class="soft">
               {a.endedAt ? ` ended ${moment(a.endedAt)}. ` : " is active. "}
-              {[a.decided, a.retry, a.notRetried]
-                .filter((t) => typeof t === "string")
-                .map((t) => `${sentence(String(t))} `)}
+              {attemptText(a)}
             </span>
           </li>
         ))}

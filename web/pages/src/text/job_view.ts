@@ -9,6 +9,7 @@ export const TABS = [
   "events",
   "files",
   "debug",
+  "shell",
 ] as const;
 export type Tab = (typeof TABS)[number];
 
