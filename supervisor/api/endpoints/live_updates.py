@@ -154,7 +154,7 @@ async def _shell(h: Handler, viewer: _Viewer, shell_id: str) -> Any:
     h.log = h.log.bound(uid=viewer.uid)
     h.authenticated()
     if owner != viewer.uid:
-        act = Act(owner, "shell-use", jid, h.request.remote_ip or "", reads=True)
+        act = Act(owner, "shell-use", jid, h.peer, reads=True)
         await h.services.access.audit.record(viewer.principal, act)
     output = h.services.shells.output(owner, jid, shell_id, offset)
     # a refusal of the first part is the answer
