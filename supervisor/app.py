@@ -57,7 +57,7 @@ from ..runtime.log.logger import capture_logging, log_uncaught
 from ..service.log.sink import open_log
 from ..service.settings.loader import show
 from ..service.settings.settings import Settings
-from ..service.site import users_file
+from ..service.site import exit_table_file, users_file
 from ..service.site.shards import in_turn
 from ..service.site.startup_checks import check
 from ..service.systemd import Notifier
@@ -202,6 +202,8 @@ async def _serve(
     place = None
     if settings.store.standby:
         from .standby.standby import stand_by  # needs psycopg
+
+        exit_table_file.load(settings.exits.table)  # a takeover does not wait for it
 
         wall = clock.SystemClock().wall
         place = await stand_by(settings, root, events, card.id, wall, notifier, ready)
@@ -414,6 +416,7 @@ class _Supervisor:
                 secrets=self._secrets.problems,
                 certificates=lambda: self._certificates,
                 disk=self._disk.usage,
+                lease_left=lambda: None if place is None else place.claim.deadline.left,
             ),
             root.path,
             self._user_root(),

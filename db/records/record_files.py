@@ -253,9 +253,10 @@ def catch_up(store: EventStore, records: RecordWriter) -> int:
         changed += (r.jid for r in rows)
         before = rows[-1].position
     # oldest first: a marked position includes everything before it
-    for jid in reversed(changed):
+    changed.reverse()
+    streams = store.read_streams([job_stream(jid) for jid in changed])
+    for jid, events in zip(changed, streams, strict=True):
         job = Job(jid=jid)
-        events = store.read(job_stream(jid))
         for stored in events:
             job = evolve(job, stored.event)  # type: ignore[arg-type]
         if events:

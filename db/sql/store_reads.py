@@ -1,7 +1,7 @@
 """The reads of the stores in SQLite and PostgreSQL, for the owner's thread."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ...protocol.errors import Refusal
@@ -25,6 +25,9 @@ class StoreReads(ABC):
     def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
         head = self._writer.head
         return self._open().stream(stream, after, head, limit)
+
+    def read_streams(self, streams: Sequence[str]) -> Iterator[list[Stored]]:
+        return self._open().streams(streams, self._writer.head)
 
     def version(self, stream: str) -> int:
         head = self._writer.head

@@ -15,7 +15,7 @@ a batch may depend on the failed one. It refuses further batches until `resume()
 Refusal("storageUnavailable").
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -176,6 +176,11 @@ class EventStore(Protocol):
     def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
         """Return durable events of a stream with version > `after`, oldest first, at most `limit`.
         Raises Refusal.
+        """
+
+    def read_streams(self, streams: Sequence[str]) -> Iterator[list[Stored]]:
+        """Yield the durable events of each of these different streams, in their order, as `read` returns
+        them. Many streams cost few round trips. Raises Refusal.
         """
 
     def version(self, stream: str) -> int:

@@ -4,7 +4,7 @@ it.
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...protocol.errors import Refusal
 from ..events.usage_row import UsageRow
@@ -75,6 +75,9 @@ class FailingStore:
 
     def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
         return self._store.read(stream, after, limit)
+
+    def read_streams(self, streams: Sequence[str]) -> Iterator[list[Stored]]:
+        return self._store.read_streams(streams)
 
     def version(self, stream: str) -> int:
         return self._store.version(stream)

@@ -4,7 +4,7 @@ Nothing is durable before `commit`. `append` calls it unless the store was made 
 simulates kill -9.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ...protocol.errors import Refusal
 from ...protocol.jobs.status import ACTIVE, Status
@@ -212,6 +212,9 @@ class MemoryStore:
     def read(self, stream: str, after: int = 0, limit: int | None = None) -> list[Stored]:
         self._check()
         return self._streams.get(stream, [])[max(after, 0) :][:limit]
+
+    def read_streams(self, streams: Sequence[str]) -> Iterator[list[Stored]]:
+        return (self.read(stream) for stream in streams)
 
     def version(self, stream: str) -> int:
         self._check()

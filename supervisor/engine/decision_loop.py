@@ -17,7 +17,7 @@ from ...db.events.events import RunRequested, agent_stream, job_stream
 from ...db.events.job_fold import evolve
 from ...db.events.state import AgentRecord, Job
 from ...db.events.usage_row import UsageRow, add, month_of
-from ...db.store.contract import Appended, Batch, Done, EventStore, StoreUnreachable, Write
+from ...db.store.contract import Appended, Batch, Done, EventStore, Stored, StoreUnreachable, Write
 from ...db.store.group_commit import last_positions
 from ...db.store.job_index import index_row
 from ...protocol.errors import Refusal
@@ -98,6 +98,17 @@ class _Pending(msgspec.Struct):
     at: float
     result: Appended | Refusal | None = None
     done: Done | None = None
+
+
+def _folded(jid: str, events: Iterable[Stored]) -> tuple[DurableJob, int]:
+    """Return a job from the events of its stream, and the position of its latest request."""
+    job, position, at, requested = Job(jid=jid), 0, 0.0, 0
+    for stored in events:
+        job = evolve(job, stored.event)  # type: ignore[arg-type]
+        position, at = stored.position, stored.event.at
+        if isinstance(stored.event, RunRequested):
+            requested = position
+    return DurableJob(job, position, at), requested
 
 
 def _is_heavy(job: Job) -> bool:
@@ -425,8 +436,10 @@ class Engine:
         self._heavy.clear()
         self._requests.clear()
         jobs: list[tuple[Job, int]] = []
-        for jid in self.store.busy_jids():
-            entry, requested = self._read(jid)
+        busy = self.store.busy_jids()
+        streams = self.store.read_streams([job_stream(jid) for jid in busy])
+        for jid, events in zip(busy, streams, strict=True):
+            entry, requested = _folded(jid, events)
             self._durable[jid] = entry
             jobs.append((entry.job, requested))
         keys = {t.agent_key for j, _ in jobs for t in j.live_tasks()}
@@ -443,13 +456,7 @@ class Engine:
 
     def _read(self, jid: str) -> tuple[DurableJob, int]:
         """Return a job from its stream, and the position of its latest request."""
-        job, position, at, requested = Job(jid=jid), 0, 0.0, 0
-        for stored in self.store.read(job_stream(jid)):
-            job = evolve(job, stored.event)  # type: ignore[arg-type]
-            position, at = stored.position, stored.event.at
-            if isinstance(stored.event, RunRequested):
-                requested = position
-        return DurableJob(job, position, at), requested
+        return _folded(jid, self.store.read(job_stream(jid)))
 
     def _agent_record(self, key: AgentKey) -> AgentRecord:
         record = AgentRecord(key=key)

@@ -4,7 +4,7 @@ event loop continues meanwhile.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from prometheus_client.core import (
@@ -65,7 +65,8 @@ SLURM = (
 class CollectorSources(NamedTuple):
     """Objects that provide values. lines_lost: lost lines of the log. altered: changed files of the
     root that were not repaired. secrets: name and sentence of each secret file that cannot be used.
-    certificates: those of the listeners. disk: the disk usage of users.
+    certificates: those of the listeners. disk: the disk usage of users. lease_left: seconds in which this
+    supervisor may act without another renewal of its lease; None without a lease of the site.
     """
 
     engine: Engine
@@ -85,6 +86,7 @@ class CollectorSources(NamedTuple):
     secrets: Callable[[], Iterable[tuple[str, str]]] = tuple
     certificates: Callable[[], Sequence[ServerCertificate]] = tuple
     disk: DiskUsage | None = None
+    lease_left: Callable[[], float | None] = lambda: None
 
 
 async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]:
@@ -103,7 +105,7 @@ async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]
         await _slurm(sources),
         _disks(sample),
         _certificates(sources),
-        _supervisors(sample),
+        *_supervisors(sources, sample),
     ]
     return [*out, *_counters(sources.counters), *_log(sources), *_retention(sources)]
 
@@ -135,14 +137,30 @@ def _info() -> Metric:
     )
 
 
-def _supervisors(sample: DiskSample) -> Metric:
-    """Count the supervisors of the site that stand by or serve."""
+def _supervisors(sources: CollectorSources, sample: DiskSample) -> Iterator[Metric]:
+    """Count the supervisors of the site that stand by or serve, with their clocks, and measure the lease."""
     rows: dict[tuple[str, ...], float] = {}
+    clocks: dict[tuple[str, ...], float] = {}
+    for s in sample.supervisors or ():
+        clocks[s.host,] = max(clocks.get((s.host,), 0.0), s.clock_ahead, key=abs)
     if sample.supervisors is not None:
         roles = Counter(s.role for s in sample.supervisors)
         rows = {(role,): roles[role] for role in ("serving", "standby", "away")}
-    return _gauge(
+    yield _gauge(
         "supervisors", "Supervisors of the site by role, with store.standby.", ("role",), rows
+    )
+    yield _gauge(
+        "supervisor_clock_ahead_seconds",
+        "Time by which the clock of a supervisor's machine is ahead of the database's.",
+        ("host",),
+        clocks,
+    )
+    left = sources.lease_left()
+    yield _gauge(
+        "lease_left_seconds",
+        "Time in which the supervisor may act without another renewal of its lease.",
+        (),
+        {} if left is None else {(): left},
     )
 
 

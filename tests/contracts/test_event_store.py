@@ -211,6 +211,18 @@ def test_a_stream_is_read_in_pages_and_knows_its_version(bed: Bed) -> None:
     assert bed.store.read("a", after=3, limit=2) == [] == bed.store.read("a", limit=0)
 
 
+def test_many_streams_are_read_at_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobscribe.db.sql.reader.STREAMS_AT_ONCE", 2)
+    names = ["b", "nothing", "a", f"{'j' * 8}-\u00e9", "c"]
+    for name in names[::2] + names[3:4]:
+        bed.now(write(name, 0, 1, 2))
+    bed.now(write("b", 2, 3))
+    found = list(bed.store.read_streams(names))
+    assert found == [bed.store.read(name) for name in names]
+    assert [len(events) for events in found] == [3, 0, 2, 2, 2]
+    assert list(bed.store.read_streams([])) == []
+
+
 def test_what_is_read_is_what_was_written(bed: Bed) -> None:
     token = Token(JIDS[0], 7, 1, "main", 0)
     written = TaskStarted(
