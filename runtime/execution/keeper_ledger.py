@@ -1,7 +1,7 @@
 """The keeper's ledger, `ledger.jsonl` in an agent's folder: its lines, and how to read it. Standard
 library only. The keeper alone writes it.
 
-    {"use": name, "token": token, "ticks": start}   the token is about to be used
+    {"use": name, "token", "ticks": start, "boot"}  the token is about to be used
     {"start": name, "pid", "startTicks", ...}       its main process, and what the next keeper needs
     {"end": name, "exit": {...}}                    its exit, if it succeeded; others have exit.json
     {"forget": [name, ...]}                         the agent has stored their ends
@@ -31,14 +31,15 @@ _END = b'{"end":"'
 
 
 class Entry:
-    """An execution that is not forgotten. ticks: when its token was used, None if not recorded.
-    start: the record of its main process, or None. exit: of a success, or None.
+    """An execution that is not forgotten. ticks, boot: when its token was used, None if not
+    recorded. start: the record of its main process, or None. exit: of a success, or None.
     """
 
-    __slots__ = ("exit", "start", "ticks", "token")
+    __slots__ = ("boot", "exit", "start", "ticks", "token")
 
-    def __init__(self, token: str, ticks: int | None, start: dict[str, Any] | None = None) -> None:
-        self.token, self.ticks, self.start = token, ticks, start
+    def __init__(self, token: str, ticks: int | None, boot: str | None = None) -> None:
+        self.token, self.ticks, self.boot = token, ticks, boot
+        self.start: dict[str, Any] | None = None
         self.exit: dict[str, Any] | None = None
 
     @property
@@ -79,9 +80,11 @@ def load(folder: str) -> Contents:
 
 def _apply(out: Contents, line: dict[str, Any]) -> None:
     if "use" in line:
-        ticks = line.get("ticks")
+        ticks, boot = line.get("ticks"), line.get("boot")
         out.entries[str(line["use"])] = Entry(
-            str(line["token"]), ticks if isinstance(ticks, int) else None
+            str(line["token"]),
+            ticks if isinstance(ticks, int) else None,
+            boot if isinstance(boot, str) else None,
         )
     elif "start" in line:
         name = str(line.pop("start"))

@@ -17,6 +17,7 @@ import os
 import time
 
 from ....protocol.launch.keeper_messages import is_valid_name
+from ....runtime import processes
 from ....runtime.execution import keeper_ledger
 from ....runtime.filesystems import write_atomically
 from .spare_files import SpareFiles
@@ -42,6 +43,7 @@ class KeeperLedger:
         self.spare = SpareFiles(os.path.join(self.folder, "spare"))
         self.container_log = os.path.join(self.folder, "container.log")
         self._path = os.path.join(self.folder, keeper_ledger.FILE)
+        self._boot_id = processes.boot_id()
         self._fd, self._size, self._count = -1, 0, 0
         #: lines about executions that are not forgotten, and about the agent
         self._lines: dict[str, list[bytes]] = {}
@@ -62,7 +64,7 @@ class KeeperLedger:
             if is_valid_name(name)
         }
         for name, entry in found.items():
-            self._lines[name] = [_use(name, entry.token, entry.ticks)]
+            self._lines[name] = [_use(name, entry.token, entry.ticks, entry.boot)]
             if entry.start is not None:
                 self._lines[name].append(_line({"start": name, **entry.start}))
             if entry.exit is not None:
@@ -83,7 +85,8 @@ class KeeperLedger:
 
     def add_entry(self, name: str, token: str) -> None:
         """Record that a token is about to be used."""
-        line = _use(name, token, int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_SEC))
+        ticks = int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS_PER_SEC)
+        line = _use(name, token, ticks, self._boot_id)
         self._append(line)
         self._lines[name] = [line]
 
@@ -145,8 +148,8 @@ class KeeperLedger:
             write_atomically(f"{folder}/{time.time_ns()}.jsonl", b"".join(forgotten))
 
 
-def _use(name: str, token: str, ticks: int | None) -> bytes:
-    return _line({"use": name, "token": token, "ticks": ticks})
+def _use(name: str, token: str, ticks: int | None, boot: str | None) -> bytes:
+    return _line({"use": name, "token": token, "ticks": ticks, "boot": boot})
 
 
 def _line(fields: dict[str, Any]) -> bytes:

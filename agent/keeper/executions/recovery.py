@@ -63,9 +63,9 @@ def recover_execution(
     e.life.claimed()
     start = (entry and entry.start) or read_json(f"{folder}/{START}")
     # older versions do not record "life"
-    restarted = start is not None and (
-        start.get("bootId") != boot_id or start.get("life", life_id) != life_id
-    )
+    booted = start.get("bootId") if start is not None else entry and entry.boot
+    rebooted = booted != boot_id and (start is not None or booted is not None)
+    restarted = rebooted or (start is not None and start.get("life", life_id) != life_id)
     if start is not None:
         # after a restart, the recorded monotonic time belongs to another clock
         _take_over(e, start, None if restarted else start.get("startedMono"))
@@ -78,16 +78,16 @@ def recover_execution(
         final = entry.exit if entry is not None else earlier_exit(layout.folder, name)
     if final is not None:
         e.finish(final)
-    elif start is None:
-        _search_processes(e)
     elif restarted:
         resume_stop(e)
         why = (
             exit_info.RESTARTED
-            if start.get("bootId") != boot_id
+            if rebooted
             else exit_info.container_ended(end_reason(layout.container_log, e.life.started_at))
         )
         e.finish(exit_info.with_final_fields(e, exit_info.from_evidence(e, why), 0))
+    elif start is None:
+        _search_processes(e, noted=entry is not None)
     elif e.pid is None or e.ticks is None or not processes.alive(e.pid, e.ticks):
         e.life.exited(time.monotonic())
     return e
@@ -116,8 +116,10 @@ def _take_over(e: Execution, start: dict[str, Any], started_mono: float | None) 
     e.oom_counters = start.get("counted") if isinstance(start.get("counted"), dict) else None
 
 
-def _search_processes(e: Execution) -> None:
-    """Search the process of a keeper that ended between consuming the token and recording the pid."""
+def _search_processes(e: Execution, *, noted: bool) -> None:
+    """Search the process of a keeper that ended between consuming the token and recording the pid.
+    noted: the ledger has the use of the token; else it may have lost the end of the execution, too.
+    """
     until = time.monotonic() + _SEARCH_SECS
     found = _find_processes(e)
     while time.monotonic() < until and (_reaper_is_busy() or (not found and _locked(e))):
@@ -133,8 +135,8 @@ def _search_processes(e: Execution) -> None:
     if main is not None:
         _record_main(e, main.pid, main.ticks)
         return
-    # this file is the last one created before the process
-    if found or os.path.exists(f"{e.folder}/{STDERR}"):
+    # this file is the last one created before the process; it goes after the end is in the ledger
+    if found or not noted or os.path.exists(f"{e.folder}/{STDERR}"):
         e.life.exited(time.monotonic())
         return
     resume_stop(e)

@@ -94,6 +94,26 @@ def test_leftovers_of_an_adopted_job_are_found_wherever_they_hang(new_keeper: Ne
     assert following.naps() == []
 
 
+def test_a_reader_of_the_output_is_no_process_of_the_execution(new_keeper: New, who: int) -> None:
+    """The lock is the output, open to append. A reader may have it as the same descriptor."""
+    keeper = new_keeper()
+    token = keeper.started("sleep NAP")
+    with subprocess.Popen(
+        ["sh", "-c", f"exec sleep 86400 9<{keeper.evidence(token)}/stdout.log"],
+        user=who if who >= 0 else None,
+        group=who if who >= 0 else None,
+        start_new_session=True,
+    ) as reader:
+        until(lambda: str(processes.opened(reader.pid, 9)).endswith("/stdout.log"))
+        keeper.kill()
+        following = new_keeper()
+        following.stop(token, grace=0)
+        exit_ = following.end_of(token)
+        assert exit_.stop_reason == "cancel" and not exit_.survivors_killed
+        assert reader.poll() is None
+        reader.kill()
+
+
 def test_leftovers_of_a_job_that_ended_without_a_keeper_are_killed_by_the_next(
     new_keeper: New,
 ) -> None:
@@ -278,15 +298,22 @@ def test_what_ran_before_the_machine_was_restarted_is_lost_or_told_by_its_script
     lost, _ = _fabricate(keeper, bootId="another", **now_there)
     told, folder = _fabricate(keeper, bootId="another", **now_there)
     _recorded(folder, now_there["pid"], now_there["startTicks"], 6 << 8)
+    unnoted = keeper.token()  # the power cut may have taken the lines about its start and its end
+    keeper.evidence(unnoted).mkdir()
+    if keeper.uid >= 0:
+        os.chown(keeper.evidence(unnoted), keeper.uid, keeper.uid)
+    use = {"use": unnoted.name, "token": str(unnoted), "ticks": 0, "boot": "another"}
+    _ledger(keeper, use)
     earlier, folder = _fabricate(keeper, earlier=True, bootId="another", **now_there)
     (folder / "exit-code").write_text("6\n")
     (folder / "exit-code").chmod(0o644)
     following = new_keeper()
     known = {e["token"]: e["exit"] for e in following.hello["executions"]}
-    assert (known[str(lost)]["source"], known[str(lost)]["detail"]) == (
-        "lost",
-        "the machine was restarted while it ran",
-    )
+    for token in (lost, unnoted):
+        assert (known[str(token)]["source"], known[str(token)]["detail"]) == (
+            "lost",
+            "the machine was restarted while it ran",
+        )
     assert (known[str(told)]["source"], known[str(told)]["code"]) == ("keeper", 6)
     assert (known[str(earlier)]["source"], known[str(earlier)]["code"]) == ("script", 6)
     assert stranger.poll() is None
@@ -382,23 +409,23 @@ def test_an_end_whose_line_was_torn_or_lost_is_no_success_and_starts_nothing_aga
 ) -> None:
     """As after a power cut: the ledger is not synced."""
     keeper = new_keeper()
-    tokens = [keeper.launch(f"echo {n} >>{place}/stamps") for n in (1, 2)]
+    tokens = [keeper.launch(f"echo {n} >>{place}/stamps") for n in (1, 2, 3)]
     for token in tokens:
         keeper.end_of(token)
     keeper.kill()
     ledger = keeper.folder / "ledger.jsonl"
-    lines = ledger.read_text().splitlines(keepends=True)
-    first, last = (n for n, line in enumerate(lines) if line.startswith('{"end"'))
-    lines[last] = lines[last][:-2]  # torn within its last brackets
-    del lines[first]
-    ledger.write_text("".join(lines))
+    # the first has no line any more, and of the others no complete line about their end is left
+    lines = [line for line in ledger.read_text().splitlines() if tokens[0].name not in line]
+    kept = [line for line in lines if not line.startswith('{"end"')]
+    torn = next(line for line in lines if line.startswith('{"end"') and tokens[2].name in line)
+    ledger.write_text("\n".join([*kept, torn[:-1]]))
     following = new_keeper()
     known = {e["token"]: e["exit"]["source"] for e in following.hello["executions"]}
-    assert known == {str(token): "lost" for token in tokens}
+    assert known == {str(token): "lost" for token in tokens[1:]}
     for token in tokens:
         following.send(**following.order(token, f"echo again >>{place}/stamps"))
         assert following.end_of(token).source == "lost"
-    assert sorted((place / "stamps").read_text().split()) == ["1", "2"]
+    assert sorted((place / "stamps").read_text().split()) == ["1", "2", "3"]
 
 
 def test_a_half_written_exit_code_is_none(new_keeper: New) -> None:
