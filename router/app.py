@@ -47,7 +47,8 @@ from ..supervisor.process.listeners import (
 )
 from ..supervisor.process.site_secrets import LOOK_SECS, SiteSecrets
 from ..supervisor.runs.request_validation import MAX_BODY
-from .requests import Parts, Router, ask
+from .forwarding import Parts, ask
+from .requests import Router
 from .routing import Table
 from .senders import Senders
 from .shard_addresses import ShardAddresses, no_supervisor
