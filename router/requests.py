@@ -130,8 +130,9 @@ class _Request(HTTPMessageDelegate):
             upload = await self._opened(shard)
         except Unreached:
             raise no_supervisor([shard]) from None
+        upload.begin(message)
         self._upload = upload
-        self._run(self._passing(lambda: upload.send(message, self), shard))
+        self._run(self._passing(lambda: upload.answer(self), shard))
 
     async def _opened(self, shard: int) -> Upload:
         why: Unreached | None = None
@@ -150,7 +151,7 @@ class _Request(HTTPMessageDelegate):
         if self._refusal is not None:
             return None
         if self._upload is not None:
-            return self._upload.write(chunk)
+            return self._uploading(self._upload, chunk)
         self._size += len(chunk)
         if self._size > MAX_BODY:
             self._body.clear()
@@ -161,6 +162,14 @@ class _Request(HTTPMessageDelegate):
             return None
         self._body += chunk
         return None
+
+    async def _uploading(self, upload: Upload, chunk: bytes) -> None:
+        """Wait for the supervisor to accept data, with a limit."""
+        try:
+            async with asyncio.timeout(STALL_SECS):
+                await upload.write(chunk)
+        except TimeoutError:
+            self._client.close()
 
     def finish(self) -> None:
         if self._upload is not None:

@@ -36,7 +36,7 @@ from .shard_addresses import no_supervisor
 from .upstream import Answer, Collector, Lost, Message, Unreached
 
 #: Limit of one shard's answer, in seconds and bytes.
-ANSWER_SECS, MOST_BYTES = 40.0, 64 * 1024 * 1024
+ANSWER_SECS, MOST_BYTES = 15.0, 64 * 1024 * 1024
 #: Header that names the shards that did not answer, where the body cannot.
 MISSING = "X-Jobscribe-Missing-Shards"
 _POSITION = re.compile(rb'^\{"position":[0-9]+')

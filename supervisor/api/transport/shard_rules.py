@@ -19,21 +19,21 @@ from .shard_answers import (
 
 def _changed_at(row: Row) -> float:
     """Return about when a job changed: positions of different shards have no order."""
-    return max(row.get(name) or 0.0 for name in ("queued_at", "started_at", "ended_at"))
+    return max(row.get(name) or 0.0 for name in ("queuedAt", "startedAt", "endedAt"))
 
 
 def _sort_value(row: Row, sort: str, now: float) -> float:
     """Return the value of a row in an order of `job-search`, as a supervisor computes it."""
     match sort:
         case "submitted":
-            return float(row["queued_at"])
+            return float(row["queuedAt"])
         case "started":
-            return float(row.get("started_at") or 0.0)
+            return float(row.get("startedAt") or 0.0)
         case "ended":
-            return float(row.get("ended_at") or 0.0)
+            return float(row.get("endedAt") or 0.0)
         case "duration":
-            started = row.get("started_at")
-            return -1.0 if started is None else max(0.0, (row.get("ended_at") or now) - started)
+            started = row.get("startedAt")
+            return -1.0 if started is None else max(0.0, (row.get("endedAt") or now) - started)
         case _:
             return _changed_at(row)
 

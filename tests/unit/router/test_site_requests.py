@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tornado.httputil import HTTPHeaders
 
+from jobscribe.db.store.contract import IndexRow
 from jobscribe.protocol.errors import Refusal
 from jobscribe.router.cursors import END, START, cursor_of, cursors_of, packed, unpacked
 from jobscribe.router.site_requests import _Found, _joined, page, placed, refusal_of
@@ -59,7 +60,7 @@ def test_a_cursor_of_another_site_is_refused(wrong: Any) -> None:
 
 def rows_of(shard: int, count: int) -> list[dict[str, Any]]:
     return [
-        {"jid": f"{shard}-{n}", "position": n + 1, "queued_at": float(10 * n + shard)}
+        {"jid": f"{shard}-{n}", "position": n + 1, "queuedAt": float(10 * n + shard)}
         for n in range(count)
     ]
 
@@ -82,7 +83,7 @@ def test_all_pages_have_each_row_once_in_order(counts: list[int], limit: int) ->
         seen += got["jobs"]
         if (cursor := got["next"]) is None:
             break
-    every = sorted((r for rows in shards.values() for r in rows), key=lambda r: -r["queued_at"])
+    every = sorted((r for rows in shards.values() for r in rows), key=lambda r: -r["queuedAt"])
     assert seen == every
 
 
@@ -94,8 +95,13 @@ def test_a_page_names_a_shard_that_is_missing_and_goes_on_with_it_later() -> Non
     assert got["missing"] == [1] and cursors_of(got["next"], 2) == [2, START]
 
 
+def test_orders_use_fields_that_rows_have() -> None:
+    names = {f.encode_name for f in msgspec.structs.fields(IndexRow)}
+    assert {"jid", "position", "queuedAt", "startedAt", "endedAt"} <= names
+
+
 def test_cursors_of_a_search_are_those_of_supervisors() -> None:
-    row = {"jid": "j", "position": 7, "queued_at": 5.0, "started_at": 6.0, "ended_at": 8.5}
+    row = {"jid": "j", "position": 7, "queuedAt": 5.0, "startedAt": 6.0, "endedAt": 8.5}
     of = shard_rules.JOB_SEARCH.next_of
     assert of(row, {}) == "7"
     assert of(row, {"sort": "changed", "ascending": True}) == "7.0:j"
