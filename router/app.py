@@ -47,7 +47,8 @@ from ..supervisor.process.listeners import (
 )
 from ..supervisor.process.site_secrets import LOOK_SECS, SiteSecrets
 from ..supervisor.runs.request_validation import MAX_BODY
-from .requests import Parts, Router, ask
+from .forwarding import Parts, ask
+from .requests import Router
 from .routing import Table
 from .senders import Senders
 from .shard_addresses import ShardAddresses, no_supervisor
@@ -55,6 +56,7 @@ from .upstream import Upstream
 
 Announce = Callable[[dict[str, Any]], None]
 TITLE = "jobscribe router"
+CLOSE_SECS = 3.0
 
 
 def main(
@@ -182,7 +184,10 @@ class _Process:
             task.cancel()
         for server in self._servers:
             server.stop()
-            await server.close_all_connections()
+            # a request whose client or supervisor hangs does not delay the end
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECS):
+                    await server.close_all_connections()
         self._upstream.close()
         self._log("router stopped")
         self._undo_logging()

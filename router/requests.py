@@ -8,9 +8,8 @@ connection is closed, as it would be without a router.
 import asyncio
 import contextlib
 import http.client
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -29,38 +28,26 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import split_jid
 from ..runtime.connections.hop_headers import passed_on
 from ..runtime.connections.http_server import answer_unread_on, known
-from ..runtime.log.logger import Log
 from ..service import tickets
-from ..service.site.secret_rotation import RotatedSecret
 from ..supervisor.api.transport.authorization import found_users
 from ..supervisor.api.transport.request_handler import Route
+from ..supervisor.api.transport.shard_answers import Stream
 from ..supervisor.runs.request_validation import MAX_BODY
 from . import routing
-from .routing import Aim, Table
-from .senders import Sender, Senders
-from .shard_addresses import ShardAddresses, no_supervisor
-from .upstream import Answer, Collector, Lost, Message, Sink, Unreached, Upload, Upstream
+from .forwarding import Parts, to_shard
+from .routing import Aim
+from .senders import Sender
+from .shard_addresses import no_supervisor
+from .site_requests import MISSING, Asked, SiteRequests
+from .upstream import Lost, Message, Unreached, Upload
 
 #: Seconds without progress after which an answer is cut off.
 STALL_SECS = 60.0
 #: Interval in which the token of a stream from another shard is checked again.
 CONFIRM_SECS = 10.0
 _NO_LIMIT = 2**62
-_WAIT_SECS = 5.0
 #: Requests that must not be sent twice: they use a one-time code.
 _ONCE = frozenset({"/api/sbatch-login"})
-
-
-class Parts(NamedTuple):
-    """What requests use. mono, wall: seconds."""
-
-    table: Table
-    senders: Senders
-    addresses: ShardAddresses
-    upstream: Upstream
-    secret: RotatedSecret
-    log: Log
-    wall: Callable[[], float] = time.time
 
 
 class Own(Protocol):
@@ -80,36 +67,6 @@ class Router(HTTPServerConnectionDelegate):
     ) -> HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
         return _Request(self, request_conn)
-
-
-async def to_shard(
-    parts: Parts, shard: int, message: Message, sink: Sink, *, once: bool = False
-) -> None:
-    """Send a request to the supervisor that serves this shard. Raises Unreached, Lost."""
-    why: Unreached | None = None
-    for _ in range(2):
-        urls = parts.addresses.of(shard)
-        for url in urls:
-            try:
-                await parts.upstream.exchange(url, message, sink, once=once)
-                parts.addresses.serves(shard, url)
-                return
-            except Unreached as e:
-                why = e
-        if not parts.addresses.moved(shard, urls[-1]):
-            break
-    raise why or Unreached("no address")
-
-
-async def ask(parts: Parts, shard: int, path: str, headers: HTTPHeaders) -> Answer | None:
-    """Return the answer of a shard to a short request; None if no supervisor of it answers."""
-    collector = Collector(1 << 20)
-    try:
-        async with asyncio.timeout(_WAIT_SECS):
-            await to_shard(parts, shard, Message("GET", path, headers), collector)
-    except (Unreached, Lost, TimeoutError):
-        return None
-    return collector.answer()
 
 
 class _Request(HTTPMessageDelegate):
@@ -173,8 +130,9 @@ class _Request(HTTPMessageDelegate):
             upload = await self._opened(shard)
         except Unreached:
             raise no_supervisor([shard]) from None
+        upload.begin(message)
         self._upload = upload
-        self._run(self._passing(lambda: upload.send(message, self), shard))
+        self._run(self._passing(lambda: upload.answer(self), shard))
 
     async def _opened(self, shard: int) -> Upload:
         why: Unreached | None = None
@@ -193,7 +151,7 @@ class _Request(HTTPMessageDelegate):
         if self._refusal is not None:
             return None
         if self._upload is not None:
-            return self._upload.write(chunk)
+            return self._uploading(self._upload, chunk)
         self._size += len(chunk)
         if self._size > MAX_BODY:
             self._body.clear()
@@ -204,6 +162,14 @@ class _Request(HTTPMessageDelegate):
             return None
         self._body += chunk
         return None
+
+    async def _uploading(self, upload: Upload, chunk: bytes) -> None:
+        """Wait for the supervisor to accept data, with a limit."""
+        try:
+            async with asyncio.timeout(STALL_SECS):
+                await upload.write(chunk)
+        except TimeoutError:
+            self._client.close()
 
     def finish(self) -> None:
         if self._upload is not None:
@@ -243,7 +209,10 @@ class _Request(HTTPMessageDelegate):
         if principal is None or principal.role == "monitor":
             return routing.aim(self._route, self._sender, (), total)
         found = await found_users(principal, self._route.subject, body, self._argument)
-        return routing.aim(self._route, self._sender, (uid for uid, _ in found.named), total)
+        named = {uid for uid, _ in found.named}
+        if not found.given and principal.uid is not None:
+            named.add(principal.uid)
+        return routing.aim(self._route, self._sender, named, total)
 
     def _aim_live(self, total: int) -> Aim:
         """Return the shards of a stream for a page, whose sender may have a ticket."""
@@ -252,7 +221,8 @@ class _Request(HTTPMessageDelegate):
         if ticket is not None or viewer is None:
             viewer = self._parts.senders.viewer(ticket or "", self._parts.wall())
             known(self._client)
-        if self._argument("of") in ("group", "all"):
+        wide = self._argument("of")
+        if wide == "all" or (wide == "group" and viewer.role == "groupAdmin"):
             return Aim(tuple(range(total)), whole=True)
         jids = [*self._query.get("computeJid", []), *self._query.get("logs", [])]
         named = {split_jid(jid)[0] for jid in jids} or {viewer.uid or ""}
@@ -293,6 +263,9 @@ class _Request(HTTPMessageDelegate):
     async def _forward(self) -> None:
         body = bytes(self._body)
         aim = await self._aim(body)
+        if aim.whole:
+            await self._whole(body, aim)
+            return
         shard = self._only(aim)
         message = Message(self._line.method, self._line.path, await self._headers_for(shard), body)
         once = self._route.path in _ONCE
@@ -302,6 +275,69 @@ class _Request(HTTPMessageDelegate):
             await self._passing(
                 lambda: to_shard(self._parts, shard, message, self, once=once), shard
             )
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    async def _whole(self, body: bytes, aim: Aim) -> None:
+        """Answer a request for several shards."""
+        if self._sender.home is not None:
+            # the router vouches for the token: its shard checks it now
+            self._sender = await self._parts.senders.confirmed(self._headers, self._peer)
+        secret = self._parts.secret.current
+        signed = tickets.sign_peer(secret, self._peer)
+        path, _, query = self._line.path.partition("?")
+        asked = Asked(
+            self._route,
+            self._line.method,
+            path,
+            query,
+            body,
+            self._headers,
+            lambda shard: routing.headers_for(
+                self._headers, self._sender, shard, secret=secret, signed_peer=signed
+            ),
+        )
+        site = SiteRequests(self._parts)
+        if isinstance(rule := self._route.merge, Stream):
+            await self._stream(site.stream(asked, rule, aim))
+            return
+        reply = await site.answer(asked, aim)
+        headers = HTTPHeaders(
+            {
+                "Content-Type": reply.kind,
+                "Content-Length": str(len(reply.content)),
+                "Cache-Control": "no-store",
+                "X-Content-Type-Options": "nosniff",
+            }
+        )
+        if reply.missing:
+            headers[MISSING] = ",".join(map(str, reply.missing))
+        await self.begin(ResponseStartLine("HTTP/1.1", 200, "OK"), headers)
+        await self.take(reply.content)
+        self._end()
+
+    async def _stream(self, blocks: AsyncGenerator[bytes, None]) -> None:
+        """Pass on a stream of several shards. It ends with the token of its reader."""
+        watch = (
+            asyncio.ensure_future(self._watch_token()) if self._sender.home is not None else None
+        )
+        headers = HTTPHeaders(
+            {
+                "Content-Type": self._route.gives,
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+                "X-Content-Type-Options": "nosniff",
+            }
+        )
+        try:
+            async with contextlib.aclosing(blocks):
+                async for block in blocks:
+                    if not self._begun:
+                        await self.begin(ResponseStartLine("HTTP/1.1", 200, "OK"), headers)
+                    if block:
+                        await self.take(block)
+            self._client.close()
         finally:
             if watch is not None:
                 watch.cancel()

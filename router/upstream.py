@@ -199,14 +199,17 @@ class Upload:
         self._connection = HTTP1Connection(stream, True, _PARAMETERS)
         self._host = host
 
-    async def send(self, message: Message, sink: Sink) -> None:
-        """Send the head and return when the answer is complete. Raises Lost."""
+    def begin(self, message: Message) -> None:
+        """Send the head, before any piece of the body."""
         message.headers["Host"] = self._host
+        self._connection.write_headers(
+            RequestStartLine(message.method, message.path, "HTTP/1.1"), message.headers
+        )
+
+    async def answer(self, sink: Sink) -> None:
+        """Return when the answer is complete. Raises Lost."""
         reader = _Reader(sink)
         try:
-            self._connection.write_headers(
-                RequestStartLine(message.method, message.path, "HTTP/1.1"), message.headers
-            )
             with contextlib.suppress(tornado.iostream.StreamClosedError):
                 await self._connection.read_response(reader)
             await reader.settle(fresh=True)

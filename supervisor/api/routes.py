@@ -31,6 +31,7 @@ from .endpoints.event_stream import events
 from .endpoints.live_updates import job_changes, live
 from .endpoints.submission import job_descriptions, job_texts, run_plans
 from .openpai import routes as openpai_routes
+from .transport import shard_rules as rules
 from .transport.authorization import Subject
 from .transport.quick_posts import QuickPosts
 from .transport.request_handler import (
@@ -117,7 +118,9 @@ ROUTES = (
     Route(
         "/api/run-simulation", runs.run_simulation, "control", Subject.RUN, takes=rq.RunSimulation
     ),
-    Route("/api/run-many", runs.run_many, "control", Subject.RUNS, takes=rq.RunMany),
+    Route(
+        "/api/run-many", runs.run_many, "control", Subject.RUNS, takes=rq.RunMany, merge=rules.RUNS
+    ),
     Route(
         "/api/run-description",
         job_descriptions.run_description,
@@ -199,13 +202,21 @@ ROUTES = (
     Route(
         "/api/lib-files", user_files.lib_files, "read", Subject.QUERY, ("GET",), query=(_UID, _APP)
     ),
-    Route("/api/job-list", runs.job_list, "read", Subject.BODY_OR_ALL, takes=rq.JobList),
+    Route(
+        "/api/job-list",
+        runs.job_list,
+        "read",
+        Subject.BODY_OR_ALL,
+        takes=rq.JobList,
+        merge=rules.JOB_LIST,
+    ),
     Route(
         "/api/job-search",
         runs.job_search,
         "read",
         Subject.BODY_OR_MEMBERS,
         takes=rq.JobSearch,
+        merge=rules.JOB_SEARCH,
     ),
     Route("/api/job-group", run_groups.job_group, "read", Subject.BODY, takes=rq.JobGroup),
     Route(
@@ -214,13 +225,27 @@ ROUTES = (
     Route("/api/job-log", runs.job_log, "read", Subject.BODY, takes=rq.JobLog, gives=BYTES),
     Route("/api/job-core", runs.job_core, "debug", Subject.BODY, takes=rq.JobCore, gives=BYTES),
     Route("/api/job-metrics", usage.job_metrics, "read", Subject.BODY, takes=rq.JobMetrics),
-    Route("/api/usage", usage.usage, "read", Subject.BODY_OR_MEMBERS, takes=rq.UsageReport),
     Route(
-        "/api/disk-usage", usage.disk_usage, "read", Subject.BODY_OR_MEMBERS, takes=rq.DiskReport
+        "/api/usage",
+        usage.usage,
+        "read",
+        Subject.BODY_OR_MEMBERS,
+        takes=rq.UsageReport,
+        merge=rules.USAGE,
+    ),
+    Route(
+        "/api/disk-usage",
+        usage.disk_usage,
+        "read",
+        Subject.BODY_OR_MEMBERS,
+        takes=rq.DiskReport,
+        merge=rules.DISK,
     ),
     Route("/api/job-story", runs.job_story, "read", Subject.BODY, takes=rq.JobStory),
     Route("/api/job-why", runs.job_why, "read", Subject.BODY, takes=rq.RunStatusRequest),
-    Route("/api/trace", runs.trace_id, "read", Subject.BODY_OR_ALL, takes=rq.Trace),
+    Route(
+        "/api/trace", runs.trace_id, "read", Subject.BODY_OR_ALL, takes=rq.Trace, merge=rules.ONE
+    ),
     Route(
         "/api/events",
         events,
@@ -230,6 +255,7 @@ ROUTES = (
         streams=True,
         query=(_AFTER, _UID, _JID),
         gives=EVENTS,
+        merge=rules.LOG,
     ),
     Route(
         "/api/shell-open", runs.shell_open, "debug", Subject.BODY, takes=rq.ShellOpen, as_user=True
@@ -243,32 +269,127 @@ ROUTES = (
         polls=True,
         as_user=True,
     ),
-    Route("/api/metrics", _metrics, "admin", Subject.ALL, ("GET",)),
-    Route("/api/pool", hosts.pool, "admin", Subject.ALL, ("GET",)),
-    Route("/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",)),
-    Route("/api/queues", site.queues, "read", Subject.BODY_OR_ALL, takes=rq.QueueReport),
-    Route("/api/site-health", site.health, "admin", Subject.ALL, ("GET",)),
-    Route("/api/site-drain", site.drain, "admin", Subject.ALL, takes=sq.DrainChange),
-    Route("/api/site-drains", site.drained, "admin", Subject.ALL, ("GET",)),
-    Route("/api/site-supervisors", site.supervisors, "admin", Subject.ALL, ("GET",)),
-    Route("/api/site-handover", site.hand_over, "admin", Subject.ALL, takes=sq.Handover),
-    Route("/api/site-load", site.load, "admin", Subject.ALL, ("GET",)),
-    Route("/api/site-users", site.users, "admin", Subject.ALL, ("GET",)),
-    Route("/api/site-tokens", site.tokens, "admin", Subject.ALL, takes=sq.TokenFilter),
-    Route("/api/site-configuration", site.configuration, "admin", Subject.ALL, ("GET",)),
-    Route("/api/agents", agents.agents, "debug", Subject.BODY_OR_ALL, takes=rq.AgentList),
-    Route("/api/agent-logs", agents.agent_logs, "debug", Subject.BODY_OR_ALL, takes=rq.AgentLogs),
-    Route("/api/agent-stop", agents.agent_stop, "debug", Subject.BODY_OR_ALL, takes=rq.AgentStop),
+    Route("/api/metrics", _metrics, "admin", Subject.ALL, ("GET",), merge=rules.EACH),
+    Route("/api/pool", hosts.pool, "admin", Subject.ALL, ("GET",), merge=rules.POOL),
+    Route(
+        "/api/pool-check", hosts.pool_check, "admin", Subject.ALL, ("GET",), merge=rules.POOL_CHECK
+    ),
+    Route(
+        "/api/queues",
+        site.queues,
+        "read",
+        Subject.BODY_OR_ALL,
+        takes=rq.QueueReport,
+        merge=rules.QUEUES,
+    ),
+    Route("/api/site-health", site.health, "admin", Subject.ALL, ("GET",), merge=rules.HEALTH),
+    Route(
+        "/api/site-drain",
+        site.drain,
+        "admin",
+        Subject.ALL,
+        takes=sq.DrainChange,
+        merge=rules.DRAINS,
+    ),
+    Route("/api/site-drains", site.drained, "admin", Subject.ALL, ("GET",), merge=rules.DRAINS),
+    Route(
+        "/api/site-supervisors",
+        site.supervisors,
+        "admin",
+        Subject.ALL,
+        ("GET",),
+        merge=rules.SUPERVISORS,
+    ),
+    Route(
+        "/api/site-handover",
+        site.hand_over,
+        "admin",
+        Subject.ALL,
+        takes=sq.Handover,
+        merge=rules.HANDOVER,
+    ),
+    Route("/api/site-load", site.load, "admin", Subject.ALL, ("GET",), merge=rules.LOAD),
+    Route("/api/site-users", site.users, "admin", Subject.ALL, ("GET",), merge=rules.USERS),
+    Route(
+        "/api/site-tokens",
+        site.tokens,
+        "admin",
+        Subject.ALL,
+        takes=sq.TokenFilter,
+        merge=rules.TOKENS,
+    ),
+    Route(
+        "/api/site-configuration",
+        site.configuration,
+        "admin",
+        Subject.ALL,
+        ("GET",),
+        merge=rules.EACH,
+    ),
+    Route(
+        "/api/agents",
+        agents.agents,
+        "debug",
+        Subject.BODY_OR_ALL,
+        takes=rq.AgentList,
+        merge=rules.AGENTS,
+    ),
+    Route(
+        "/api/agent-logs",
+        agents.agent_logs,
+        "debug",
+        Subject.BODY_OR_ALL,
+        takes=rq.AgentLogs,
+        merge=rules.ONE,
+    ),
+    Route(
+        "/api/agent-stop",
+        agents.agent_stop,
+        "debug",
+        Subject.BODY_OR_ALL,
+        takes=rq.AgentStop,
+        merge=rules.ONE,
+    ),
     Route("/api/debug-list", agents.debug_list, "debug", Subject.BODY, takes=rq.DebugList),
     Route("/api/debug-attach", agents.debug_attach, "debug", Subject.BODY, takes=rq.DebugAttach),
     Route("/api/debug-io", agents.debug_io, "debug", Subject.BODY, takes=rq.DebugIo),
     Route("/api/clusters", hosts.clusters, "read", Subject.BODY, takes=rq.ClusterList),
-    Route("/api/notify", upkeep.notify, "admin", Subject.ALL, ("GET",)),
-    Route("/api/notify-test", upkeep.notify_test, "admin", Subject.ALL, takes=sq.TargetName),
-    Route("/api/notify-retry", upkeep.notify_retry, "admin", Subject.ALL, takes=sq.TargetName),
-    Route("/api/retention", upkeep.retention, "admin", Subject.ALL, ("GET",)),
-    Route("/api/retention-sweep", upkeep.retention_sweep, "admin", Subject.ALL, takes=sq.Sweep),
-    Route("/api/log-exchange", upkeep.log_exchange, "admin", Subject.ALL, takes=sq.Exchange),
+    Route("/api/notify", upkeep.notify, "admin", Subject.ALL, ("GET",), merge=rules.TARGETS),
+    Route(
+        "/api/notify-test",
+        upkeep.notify_test,
+        "admin",
+        Subject.ALL,
+        takes=sq.TargetName,
+        merge=rules.ONE,
+    ),
+    Route(
+        "/api/notify-retry",
+        upkeep.notify_retry,
+        "admin",
+        Subject.ALL,
+        takes=sq.TargetName,
+        merge=rules.EACH,
+    ),
+    Route(
+        "/api/retention", upkeep.retention, "admin", Subject.ALL, ("GET",), merge=rules.RETENTION
+    ),
+    Route(
+        "/api/retention-sweep",
+        upkeep.retention_sweep,
+        "admin",
+        Subject.ALL,
+        takes=sq.Sweep,
+        merge=rules.SWEEP,
+    ),
+    Route(
+        "/api/log-exchange",
+        upkeep.log_exchange,
+        "admin",
+        Subject.ALL,
+        takes=sq.Exchange,
+        merge=rules.EXCHANGE,
+    ),
     Route("/api/sbatch-login", sign_in.sbatch_login, "control", Subject.BODY, takes=rq.SbatchLogin),
     Route(
         "/api/sbatch-login-status",
@@ -281,7 +402,14 @@ ROUTES = (
         "/api/sbatch-logout", sign_in.sbatch_logout, "control", Subject.BODY, takes=rq.SbatchLogout
     ),
     Route(
-        "/api/job-changes", job_changes, "admin", Subject.ALL, ("GET",), streams=True, gives=TEXT
+        "/api/job-changes",
+        job_changes,
+        "admin",
+        Subject.ALL,
+        ("GET",),
+        streams=True,
+        gives=TEXT,
+        merge=rules.LINES,
     ),
     Route("/api/whoami", access.whoami, "any", Subject.NOBODY, ("GET",)),
     Route("/api/token-create", access.token_create, "control", Subject.BODY, takes=rq.TokenCreate),
@@ -293,10 +421,31 @@ ROUTES = (
     Route(
         "/api/device-answer", access.device_answer, "control", Subject.BODY, takes=rq.DeviceAnswer
     ),
-    Route("/api/audit", access.audit, "admin", Subject.ALL, takes=rq.AuditPage),
-    Route("/live", live, None, Subject.NOBODY, ("GET",), streams=True, query=_LIVE, gives=EVENTS),
-    Route("/metrics", site.metrics, "admin", Subject.ALL, ("GET",), monitors=True, gives=TEXT),
-    Route("/health", site.health, "admin", Subject.ALL, ("GET",), monitors=True),
+    Route("/api/audit", access.audit, "admin", Subject.ALL, takes=rq.AuditPage, merge=rules.AUDIT),
+    Route(
+        "/live",
+        live,
+        None,
+        Subject.NOBODY,
+        ("GET",),
+        streams=True,
+        query=_LIVE,
+        gives=EVENTS,
+        merge=rules.PAGE,
+    ),
+    Route(
+        "/metrics",
+        site.metrics,
+        "admin",
+        Subject.ALL,
+        ("GET",),
+        monitors=True,
+        gives=TEXT,
+        merge=rules.METRICS,
+    ),
+    Route(
+        "/health", site.health, "admin", Subject.ALL, ("GET",), monitors=True, merge=rules.HEALTH
+    ),
     Route("/livez", _livez, None, Subject.NOBODY, ("GET",)),
     Route("/readyz", _readyz, None, Subject.NOBODY, ("GET",)),
     Route("/api/openapi.json", _openapi, None, Subject.NOBODY, ("GET",)),

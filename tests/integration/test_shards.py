@@ -257,6 +257,91 @@ def test_an_administrator_acts_in_another_shard_with_the_rights_of_the_token(
     assert sharded.ask(boss, "/api/job-list", {"uid": ADAM})[1]["code"] == "forbidden"
 
 
+def test_requests_about_all_users_have_the_answers_of_all_shards(sharded: Sharded) -> None:
+    site = sharded.site
+    runs = {uid: shell("exit 0", uid) for uid in (ANN, ADAM, BOB)}
+    done = site.post("run-many", reqId=req_id(), runs=list(runs.values()))
+    assert [r["computeJid"] for r in done["runs"]] == [jid_of(run) for run in runs.values()]
+    for run in runs.values():
+        site.wait(run)
+    # pages of all jobs: each once, in the order of their changes
+    pages, cursor = [], None
+    while pages == [] or cursor is not None:
+        page = site.post("job-list", limit=2, before=cursor)
+        cursor = page["next"]
+        pages += page["jobs"]
+    listed = [j["jid"] for j in pages]
+    assert {jid_of(run) for run in runs.values()} <= set(listed)
+    assert len(listed) == len(set(listed))
+    assert {shard_of(j["uid"], TOTAL) for j in pages} == {0, 1}
+    found, cursor = [], ""
+    while found == [] or cursor is not None:
+        page = site.post("job-search", limit=2, cursor=cursor, sort="submitted")
+        cursor = page["next"]
+        found += page["jobs"]
+    assert sorted(j["jid"] for j in found) == sorted(listed)
+    assert [j["queuedAt"] for j in found] == sorted((j["queuedAt"] for j in found), reverse=True)
+    report = site.post("usage", by=["user"])
+    assert {ANN, ADAM, BOB} <= {row["user"] for row in report["rows"]}
+    assert report["total"]["runs"] == sum(row["runs"] for row in report["rows"])
+    # an administrator's token sees all, a group's its members, and a user the own jobs
+    admin, boss = sharded.token(ADMIN, "read", "admin"), sharded.token(GROUP_ADMIN, "read", "admin")
+    everybody = {j["uid"] for j in sharded.ask(admin, "/api/job-list", {})[1]["jobs"]}
+    assert {ANN, ADAM, BOB} <= everybody
+    members = {j["uid"] for j in sharded.ask(boss, "/api/job-search", {})[1]["jobs"]}
+    assert {ANN, BOB} <= members and ADAM not in members
+    own = {j["uid"] for j in sharded.ask(sharded.tokens[ANN], "/api/job-list", {})[1]["jobs"]}
+    assert own == {ANN}
+    for path in ("/api/site-users", "/metrics", "/health", "/api/site-configuration"):
+        assert sharded.ask(sharded.tokens[ANN], path)[0] == 403, path
+    users = sharded.ask(admin, "/api/site-users")[1]["users"]
+    assert {ANN, BOB, ADMIN, GROUP_ADMIN} <= {u["uid"] for u in users}
+    code, text = sharded.ask(site.token, "/metrics")
+    assert code == 200 and b'jobscribe_shard_up{shard="1"} 1' in text
+    code, health = sharded.ask(site.token, "/health")
+    assert code == 200 and "missing" not in health
+    # what has no rule is refused by name
+    code, refused = sharded.ask(site.token, "/api/v2/jobs")
+    assert code == 501 and "several shards" in refused["message"]
+
+
+def test_events_of_all_users_are_resumed_in_each_shard(sharded: Sharded) -> None:
+    site = sharded.site
+
+    def read(after: str, jids: set[str]) -> str:
+        """Return the position after the first events of these jobs."""
+        connection = site.connection()
+        headers = {"Authorization": "Bearer " + site.token, "Last-Event-ID": after}
+        connection.request("GET", "/api/events", headers=headers)
+        stream, position, left, seen = connection.getresponse(), "", set(jids), list[str]()
+        for line in stream:
+            if line.startswith(b"id: "):
+                position = line[4:].strip().decode()
+            elif line.startswith(b"data: "):
+                event = json.loads(line[6:])
+                assert str(event["position"]) == position, "an event has the position of the stream"
+                seen.append(f"{event['stream']} {event['version']}")
+                left -= {jid for jid in jids if jid in event["stream"]}
+                if not left:
+                    break
+            elif line == b"\n" and not jids:
+                break
+        connection.close()
+        assert len(seen) == len(set(seen)), "no event comes twice"
+        return position
+
+    start = read("-1", set())
+    first = {jid_of(run): run for run in (shell("exit 0", ANN), shell("exit 0", BOB))}
+    for run in first.values():
+        site.finished(run)
+    middle = read(start, set(first))
+    assert int(middle) > int(start)
+    second = {jid_of(run): run for run in (shell("exit 0", ADAM), shell("exit 0", BOB))}
+    for run in second.values():
+        site.finished(run)
+    assert int(read(middle, set(second))) > int(middle)
+
+
 THREE = ("shards.count=3", "slots.local_parallel=3")
 
 
@@ -342,3 +427,22 @@ def test_a_wrong_start_is_refused_by_name(
     given = [a for s in (*site._sets, *sets) for a in ("--set", s)]
     done = site.command("supervisor", *words, "--port", "0", *given)
     assert done.returncode == 78 and said in done.stderr, done.stderr
+
+
+def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
+    site = sharded.site
+    for pid, line in site.everybody().items():
+        if line.startswith(b"jobscribe supervisor ") and line.rstrip(b"\0").endswith(b"shards/1"):
+            site.kill(pid)
+    code, drains = sharded.ask(site.token, "/api/site-drains")
+    assert (code, drains["drains"], drains["missing"]) == (200, [], [1])
+    code, health = sharded.ask(site.token, "/health")
+    assert (code, health["state"]) == (200, "failing") and "--shard 1" in str(health["reasons"])
+    code, refused = sharded.ask(sharded.tokens[BOB], "/api/job-list", {})
+    assert (code, refused["code"], refused["missing"]) == (503, "noSupervisor", [1])
+    assert sharded.ask(sharded.tokens[ANN], "/api/job-list", {})[0] == 200
+    until(  # `up` starts the supervisor again
+        lambda: "missing" not in sharded.ask(site.token, "/api/site-drains")[1],
+        "the shard is served again",
+        DEADLINE_SECS,
+    )

@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 from ....protocol.errors import Refusal
+from ..transport import shard_rules as rules
 from ..transport.authorization import Subject
 from ..transport.request_handler import Handler, QueryField, Route
 from . import version1, version2, words
@@ -34,7 +35,9 @@ def _clusters(version: str) -> tuple[Route, Route]:
 
 ROUTES = (
     _Route("/api/v1/token", version1.token, "any", Subject.NOBODY),
-    _Route("/api/v1/jobs", version1.job_list, "read", _ALL, ("GET",), shared=True),
+    _Route(
+        "/api/v1/jobs", version1.job_list, "read", _ALL, ("GET",), shared=True, merge=rules.PAI_JOBS
+    ),
     _Route(_OF_USER, version1.user_job_list, "read", _OWN, ("GET",), shared=True),
     _Route(_OF_USER, version1.create, "control", _OWN, query=_IMAGE),
     _Route(_JOB, version1.one, "read", _OWN, ("GET",), shared=True),
@@ -44,7 +47,7 @@ ROUTES = (
     _Route(f"{_JOB}/ssh", version1.ssh, "read", _OWN, ("GET",)),
     _Route(f"{_JOB}/executionType", version1.execution_type, "control", _OWN, ("PUT",)),
     *_clusters("/api/v1"),
-    _Route("/api/v2/jobs", version2.job_list, "read", _ALL, ("GET",)),
+    _Route("/api/v2/jobs", version2.job_list, "read", _ALL, ("GET",), merge=rules.PAI_JOBS2),
     _Route("/api/v2/jobs", version2.create, "control", Subject.NOBODY, query=_IMAGE),
     _Route(_JOB2, version2.one, "read", _OWN, ("GET",)),
     _Route(f"{_JOB2}/attempts/{{attempt}}", version2.attempt, "read", _OWN, ("GET",)),

@@ -50,6 +50,7 @@ from ...tracing.id_lookup import Known
 from ...usage.samples import UsageSamples
 from .authorization import Rights, Subject, check_route, check_subjects
 from .response_limits import STALL_SECS, ResponseLimits
+from .shard_answers import Rule
 
 _NO_LIMIT = 2**62
 _PART = re.compile(r"\{([a-z]+)\}")
@@ -132,7 +133,7 @@ class Route(NamedTuple):
     action uses only `parsed`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
     errors: returns the body for a refusal. takes: type of the JSON body. query: its query arguments,
     of which an entry may be a struct whose fields are arguments. gives: media type of the answer.
-    polls, as_user, shared: see Rights.
+    polls, as_user, shared: see Rights. merge: how a router makes one answer of those of several shards.
     """
 
     path: str
@@ -151,6 +152,7 @@ class Route(NamedTuple):
     polls: bool = False
     as_user: bool = False
     shared: bool = False
+    merge: Rule | None = None
 
     @property
     def pattern(self) -> str:
