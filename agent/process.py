@@ -293,6 +293,7 @@ class _Agent:
             base=folder.parent.parent,
             run_dirs=not self._paths.same,
             on_cluster_status=lambda status: self._link.send(ClusterReport(news=status)),
+            on_samples=self._link.send,
         )
 
     # ---- in

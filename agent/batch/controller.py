@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from ...protocol.execution.table import REFUSED_BEFORE, STOPPED_BEFORE, Executio
 from ...protocol.ids import Token
 from ...protocol.jobs.execution_state import ExecutionState
 from ...protocol.jobs.exit_info import ExitInfo
-from ...protocol.wire.messages import Execution, Shared, TaskSpec
+from ...protocol.wire.messages import Execution, Samples, Shared, TaskSpec
 from ...runtime.execution.folder import SCRIPT
 from ...runtime.execution.output_limit import DEFAULT_HEAD, DEFAULT_TAIL, OutputCap
 from ...runtime.log.logger import Log
@@ -42,6 +42,7 @@ from .scheduler_queries import SchedulerQueries
 from .start import Submitter
 from .state import BatchJob, Task, report, state_of
 from .stop import BatchStopper
+from .usage import BatchUsage
 
 NEVER_SUBMITTED = "the agent ended before it submitted the job"
 OTHERS_USED = "other tasks of its gang were launched before"
@@ -74,6 +75,7 @@ class BatchController:
         run_dirs: bool = False,
         user: str | None = None,
         on_cluster_status: Callable[[ClusterStatus], None] | None = None,
+        on_samples: Callable[[Samples], None] = lambda samples: None,
         cap: tuple[int, int] = (DEFAULT_HEAD, DEFAULT_TAIL),
     ) -> None:
         self._evidence, self._login, self._cluster, self._log, self._report = (
@@ -117,6 +119,7 @@ class BatchController:
             self._report_changes,
         )
         self._table = ExecutionTable()
+        self._usage = BatchUsage(self._running, on_samples)
         self._tasks: set[asyncio.Task[None]] = set()
         self._change = asyncio.Event()
 
@@ -132,6 +135,7 @@ class BatchController:
         self._recover()
         self._spawn(self._run_forever(self._poll_loop.run))
         self._spawn(self._run_forever(self._poll_cluster))
+        self._spawn(self._run_forever(self._usage.run))
         return self.executions()
 
     async def close(self) -> None:
@@ -146,6 +150,12 @@ class BatchController:
     def executions(self) -> list[Execution]:
         now = time.monotonic()
         return [report(task, now) for task in self._table.known.values()]
+
+    def _running(self) -> Iterator[tuple[Token, str]]:
+        """Yield tokens and evidence folders of tasks whose script runs."""
+        for task in self._table.known.values():
+            if task.started is not None and not task.life.ended:
+                yield task.token, task.folder
 
     def cluster_status(self) -> ClusterStatus | None:
         """Return the newest cluster status, or None before the first one."""

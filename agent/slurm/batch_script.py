@@ -22,7 +22,7 @@ from ...protocol.clusters.cluster import Cluster
 from ...protocol.errors import Refusal
 from ...protocol.ids import Token
 from ...protocol.launch.job_script import CORE_MARKER
-from . import hold_script, sbatch_directives
+from . import hold_script, sbatch_directives, usage_script
 from .output_parser import Account, Row
 from .script_markers import (
     BATCH_LOG,
@@ -128,6 +128,7 @@ def batch_script(submission: Submission) -> str:
         "trap : TERM HUP",
         *_setup(submission.cluster.setup, request, submission.steps),
         *(() if submission.debug_secs is None else hold_script.FUNCTION),
+        *(() if gang else (*usage_script.FUNCTION, *usage_script.start('"$first"', steps=True))),
         *(
             _gang(submission.steps, request, submission.debug_secs)
             if gang
@@ -347,6 +348,8 @@ def _code(folder: str) -> str:
 _STEP = (
     *_MARK,
     f'mark "$1" {STARTED} "${{SLURM_STEP_ID-}}"',
+    *usage_script.FUNCTION,
+    *usage_script.start('"$1"', steps=False),
     "trap : TERM HUP USR1",
     "cd /",
     'ring() { kill -s "$1" -- "-$p" 2>/dev/null && return; trap "" "$1"; kill -s "$1" 0; trap "ring $1" "$1"; }',

@@ -88,6 +88,7 @@ async def _nothing(h: Handler) -> Any:
 _UID = QueryField("uid", "the user; absent: the sender", {"type": "string"})
 _APP = QueryField("simulationType", "the app", required=True)
 _NAME = QueryField("name", "of the file", required=True)
+_OVER = QueryField("over", "ETag of the file that this one may replace; none: there is no file")
 _JID = QueryField("computeJid", "events of this job alone")
 _LIVE = (
     QueryField("computeJid", "the jobs of the page; may be repeated"),
@@ -189,7 +190,7 @@ ROUTES = (
         Subject.QUERY,
         ("PUT", "DELETE"),
         sink=user_files.begin_upload,
-        query=(_UID, _APP, _NAME),
+        query=(_UID, _APP, _NAME, _OVER),
     ),
     Route(
         "/api/read-lib-file",

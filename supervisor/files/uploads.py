@@ -46,8 +46,12 @@ class Uploads:
         #: By user. A listing may occupy one of few threads for seconds.
         self._listing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def begin(self, uid: str, simulation_type: str, name: str, size: int = 0) -> "Receiver":
-        """Start an upload. size: its bytes, as announced by the sender; 0: unknown. Raises Refusal."""
+    async def begin(
+        self, uid: str, simulation_type: str, name: str, size: int = 0, over: str | None = None
+    ) -> "Receiver":
+        """Start an upload. size: its bytes, as announced by the sender; 0: unknown. over: see
+        `Library.upload`. Raises Refusal.
+        """
         if self._in_progress[uid] >= PER_USER:
             raise Refusal(
                 "tooManyRequests",
@@ -57,7 +61,7 @@ class Uploads:
         space.grow(min(size, self._library.limit))
         self._in_progress[uid] += 1
         try:
-            upload = await asyncio.to_thread(self._library.upload, uid, simulation_type, name)
+            upload = await asyncio.to_thread(self._library.upload, uid, simulation_type, name, over)
         except BaseException:
             space.close()
             self._release(uid)

@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 import stat
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ DIGESTED_AT_ONCE = 4 * 1024**3
 #: Age at which temporary files of interrupted uploads are removed.
 LEFTOVER_SECS = 24 * 3600.0
 _TEMPORARY = ".upload-"
+#: In place of an ETag: there is no file.
+NO_FILE = "none"
 _PIECE = 1024 * 1024
 #: Maximum names to inspect in one library.
 SEEN_AT_MOST = 50_000
@@ -59,9 +62,15 @@ class Library:
     ) -> None:
         self._user_root, self.limit, self._owner = user_root, limit, owner
         self._digests: OrderedDict[_Identity, str] = OrderedDict()
+        #: held while an upload looks at the file that it replaces, and replaces it
+        self.replacing = threading.Lock()
 
-    def upload(self, uid: str, simulation_type: str, name: str) -> "Upload":
-        """Start an upload. Raises Refusal."""
+    def upload(
+        self, uid: str, simulation_type: str, name: str, over: str | None = None
+    ) -> "Upload":
+        """Start an upload. over: ETag of the file that it may replace, `none` for no file; None: any.
+        Raises Refusal.
+        """
         parse("name", name)
         with _as_refusal():
             folder, owner = self._folder(uid, simulation_type, make=True)
@@ -72,7 +81,7 @@ class Library:
                         "tooLarge",
                         f"the library has {MAX_FILES} files, which is the limit; delete some first",
                     )
-                return Upload(self, folder, name, owner)
+                return Upload(self, folder, name, owner, over)
             except BaseException:
                 os.close(folder)
                 raise
@@ -245,8 +254,16 @@ class Upload:
     durable.
     """
 
-    def __init__(self, library: Library, folder: int, name: str, owner: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        library: Library,
+        folder: int,
+        name: str,
+        owner: tuple[int, int],
+        over: str | None = None,
+    ) -> None:
         self._library, self._folder, self._name, self._owner = library, folder, name, owner
+        self._over = over
         self._temporary = _TEMPORARY + secrets.token_hex(8)
         self._digest = hashlib.sha256()
         self._size = 0
@@ -270,16 +287,38 @@ class Upload:
         self._digest.update(data)
 
     def finish(self) -> dict[str, Any]:
-        """Make the file visible. Return {"name", "size", "sha256"}. Raises Refusal."""
+        """Make the file visible. Return {"name", "size", "sha256", "etag"}. Raises Refusal: conflict for
+        another file than the one that this upload may replace.
+        """
         with _as_refusal():
             give_to(self._file, self._owner)  # only after data and digest are final
             os.fsync(self._file)
             failpoints.reached("upload.written")
-            os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            with self._library.replacing:
+                self._check_replaced()
+                folders = {"src_dir_fd": self._folder, "dst_dir_fd": self._folder}
+                os.rename(self._temporary, self._name, **folders)
             failpoints.reached("upload.renamed")
             os.fsync(self._folder)
-            self._library.remember(os.fstat(self._file), self._digest.hexdigest())
-        return {"name": self._name, "size": self._size, "sha256": self._digest.hexdigest()}
+            info, digest = os.fstat(self._file), self._digest.hexdigest()
+            self._library.remember(info, digest)
+        tag = etag(info.st_size, info.st_mtime_ns)
+        return {"name": self._name, "size": self._size, "sha256": digest, "etag": tag}
+
+    def _check_replaced(self) -> None:
+        if self._over is None:
+            return
+        try:
+            info = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+            found = etag(info.st_size, info.st_mtime_ns)
+        except FileNotFoundError:
+            found = NO_FILE
+        if found != self._over:
+            raise Refusal(
+                "conflict",
+                f"the file {self._name} has changed since it was read",
+                {"advice": "read it again, then store it with the new ETag"},
+            )
 
     def close(self) -> None:
         """Release all resources. An unfinished file is removed."""
@@ -293,6 +332,11 @@ class Upload:
         finally:
             os.close(self._file)
             os.close(self._folder)
+
+
+def etag(size: int, mtime_ns: int) -> str:
+    """Return the ETag of a file, which changes with it."""
+    return f'"{size:x}-{mtime_ns:x}"'
 
 
 def _is_name(name: str) -> bool:

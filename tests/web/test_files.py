@@ -335,6 +335,17 @@ def test_an_upload_goes_through_with_its_length(web: FrontEnd, stub: StubSupervi
     said = web.as_(ANN).put("/lib-file/odd/a%20b.txt", b"hello")
     assert (said.status_code, said.get_json()["size"]) == (200, 5)
     assert stub.bodies[-1] == b"hello"
+    for sent, over in (
+        ({"If-Match": '"5-1"'}, "over=%225-1%22"),
+        ({"If-None-Match": "*"}, "over=none"),
+        ({}, None),
+    ):
+        web.as_(ANN).put("/lib-file/odd/a%20b.txt", b"hello", **sent)
+        query = stub.queries[-1]
+        assert (over in query) if over else ("over" not in query), query
+    for wrong in ({"If-Match": '"a", "b"'}, {"If-Match": "*"}, {"If-None-Match": '"a"'}):
+        answer = web.as_(ANN).put("/lib-file/odd/a%20b.txt", b"hello", **wrong)
+        refused(answer, 400, "badRequest")
     stub.answers["/api/lib-files"] = {
         "files": [{"name": "a b.txt", "size": 5, "sha256": "x", "mtime": 1.5}]
     }

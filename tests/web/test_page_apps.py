@@ -148,6 +148,36 @@ def test_values_are_stored_and_equal_values_are_not_computed_again(
     until(lambda: serial() > first, "it is computed again")
     ann.until_state("completed")
 
+    # another tab is told of values that were saved here, and loses nothing that was typed
+    tab = ann.tab()
+    tab.open(f"/apps/heat/{sid}")
+    tab.fill(seed=9)
+    ann.fill(seed=8)
+    ann.page.get_by_role("button", name="Save").click()
+    tab.until(".values .changed", "These values were changed elsewhere")
+    assert tab.field("seed").input_value() == "9" and tab.violations() == []
+    tab.page.reload()
+    tab.until(".values .changed", "What you typed is still here")
+    assert tab.field("seed").input_value() == "9"
+    tab.page.get_by_role("button", name="Keep mine").click()
+    tab.page.get_by_role("button", name="Save").click()
+    tab.until(".values-head", "(?<!Not )[Ss]aved")
+    # nothing was typed here since, so the new values are taken
+    until(lambda: ann.field("seed").input_value() == "9", "the first tab has the new values")
+    # another browser is told when it saves
+    other.expected.append("/lib-file/")
+    other.fill(seed=11)
+    ann.fill(seed=10, frames=3)
+    ann.page.get_by_role("button", name="Save").click()
+    ann.until(".values-head", "(?<!Not )[Ss]aved")
+    other.start()
+    other.until(".values .changed", "These values were changed elsewhere")
+    other.page.get_by_role("button", name="Take those values").click()
+    assert [other.field(f).input_value() for f in ("frames", "seed")] == ["3", "10"]
+    other.until(".values-head", "(?<!Not )[Ss]aved")
+    ann.fill(frames=2, seed=7)
+    ann.page.get_by_role("button", name="Save").click()
+
     # other values than those of the results are named, and can be taken back
     ann.fill(seed=8)
     ann.page.get_by_role("button", name="Use those values").click()

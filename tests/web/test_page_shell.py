@@ -89,7 +89,8 @@ def test_a_terminal_in_the_page_of_a_held_job(browser: Any, site: SupervisorProc
     ann.context.set_offline(True)
     ann.context.set_offline(False)
     ann.types("clear; seq 1 500 | tail -n 2; echo do''ne")
-    ann.until_screen(r"499\s*\n500\s*\ndone")
+    # a shell that does not read yet would not see Ctrl+D
+    ann.until_screen(r"499\s*\n500\s*\ndone\s*\n\$ ")
     page.keyboard.press("Control+d")
     ann.until(STATUS, r"^The shell has ended with exit status 0\.$")
     assert ann.violations() == []

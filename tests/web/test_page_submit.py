@@ -1,5 +1,6 @@
 """The page *New job*, and jobs of other users, in a real browser with a real `jobscribe up`."""
 
+import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,9 +65,10 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SupervisorProcess]:
-    """Share one site, where `chief` is an administrator."""
+    """Share one site, where `chief` is an administrator, and `lead` one of the group of `cho`."""
     users = tmp_path_factory.mktemp("site") / "users.yaml"
-    users.write_text(f"admins: [{uid_of('chief', '')}]\n")
+    group = {"admins": [uid_of("lead", "")], "members": [uid_of("cho", "")]}
+    users.write_text(json.dumps({"admins": [uid_of("chief", "")], "groups": {"physics": group}}))
     users.chmod(0o600)
     sets = ("slots.local_sequential=4", f"auth.users={users}", "resources.local_cpu=4")
     site = SupervisorProcess(sets, web=True)
@@ -260,6 +262,22 @@ def test_an_administrator_sees_and_cancels_a_job_of_another_user(
     chief.page.get_by_role("link", name="jobs of cho").click()
     chief.until_rows(("short", "completed"), ("endless", "running"))
     assert chief.violations() == []
+    # the administrator of the group sees the jobs of its members only, and may not enter them
+    stranger = PagesUser(browser, site, "eve")
+    site.submit(shell("sleep 1000", stranger.uid, simName="foreign"))
+    stranger.close()
+    lead = PagesUser(browser, site, "lead", viewport=WIDE).open()
+    lead.until("main", "You have no jobs yet")
+    lead.page.get_by_role("button", name="My group", exact=True).click()
+    lead.until_url(r"\?scope=group$")
+    lead.until_rows(("short", "completed"), ("endless", "running"))
+    assert lead.violations() == []
+    lead.page.get_by_role("link", name="endless").click()
+    lead.until(".log", "^hello from cho")
+    assert lead.page.get_by_role("button", name="Cancel …").is_visible()
+    assert lead.page.get_by_role("button", name="Shell", exact=True).count() == 0
+    assert lead.troubles == []
+    lead.close()
     # its page has output and actions
     chief.page.get_by_role("link", name="endless").click()
     chief.until("h1", "^endless$")

@@ -2,6 +2,7 @@
 process forwards data without storing it.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from urllib.parse import urlencode
 
@@ -12,6 +13,8 @@ from ...protocol.errors import Refusal
 from ..request import schemas
 from ..request.context import RequestContext
 from ..request.supervisor_client import CHUNK
+
+_ETAG = re.compile(r'"[\x21\x23-\x7e]{1,128}"\Z')
 
 
 def lib_files(v: RequestContext) -> schemas.LibFilesReply:
@@ -24,13 +27,32 @@ def digests(v: RequestContext, simulation_type: str) -> Mapping[str, str]:
 
 
 def put_lib_file(v: RequestContext) -> bytes:
-    """Upload a file atomically: an interrupted upload changes nothing."""
+    """Upload a file atomically: an interrupted upload changes nothing. `If-Match` and `If-None-Match: *`
+    say which file it may replace.
+    """
     type_, file = simulation_type(v), name(v)
     length = v.request.content_length
     if length is None:
         raise Refusal("badRequest", "an upload needs its length (Content-Length)")
     v.log(None, {"simulationType": type_, "name": file, "size": length})
-    return v.upstream.upload(_path("lib-file", v.uid, type_, file), pieces(v, length), length)
+    path = _path("lib-file", v.uid, type_, file, over=_replaced(v))
+    return v.upstream.upload(path, pieces(v, length), length)
+
+
+def _replaced(v: RequestContext) -> str | None:
+    """Return the ETag of the file that an upload may replace, `none` for no file; None: any. Raises
+    Refusal("badRequest") for a condition that names several files.
+    """
+    match, none_match = v.request.headers.get("If-Match"), v.request.headers.get("If-None-Match")
+    if none_match == "*" and match is None:
+        return "none"
+    if match is None and none_match is None:
+        return None
+    if match is None or none_match is not None or not _ETAG.match(match):
+        raise Refusal(
+            "badRequest", "an upload takes If-Match with one strong ETag, or If-None-Match: *"
+        )
+    return match
 
 
 def delete_lib_file(v: RequestContext) -> bytes:
@@ -71,8 +93,9 @@ def name(v: RequestContext) -> str:
     return v.id("name")
 
 
-def _path(route: str, uid: str, simulation_type: str, name: str | None = None) -> str:
-    query = {"uid": uid, "simulationType": simulation_type} | (
-        {} if name is None else {"name": name}
-    )
+def _path(
+    route: str, uid: str, simulation_type: str, name: str | None = None, over: str | None = None
+) -> str:
+    named = {"uid": uid, "simulationType": simulation_type, "name": name, "over": over}
+    query = {k: v for k, v in named.items() if v is not None}
     return f"/api/{route}?{urlencode(query)}"

@@ -426,6 +426,7 @@ class LibFile(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     sha256: str
     mtime: float | None = None
+    etag: str | None = None
 
 
 class LibFilesReply(msgspec.Struct, frozen=True, kw_only=True):

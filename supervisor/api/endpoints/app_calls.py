@@ -17,6 +17,7 @@ from ....protocol.api.requests import (
 )
 from ....protocol.errors import Refusal
 from ...agents.calls import API_NAMES, OpenFile, about
+from ...files.user_library import etag
 from ..transport.request_handler import Handler
 
 
@@ -74,11 +75,6 @@ async def run_file_digest(h: Handler) -> Any:
         "size": found.size,
         "etag": etag(found.size, found.mtime_ns),
     }
-
-
-def etag(size: int, mtime_ns: int) -> str:
-    """Return the ETag of a file, which changes with it."""
-    return f'"{size:x}-{mtime_ns:x}"'
 
 
 async def send_file(h: Handler, file: OpenFile, what: str) -> None:

@@ -34,7 +34,7 @@ async def begin_upload(h: Handler) -> Sink:
         raise Refusal("draining", "the supervisor is stopping")
     declared = h.request.headers.get("Content-Length", "")
     size = int(declared) if declared.isdecimal() else 0
-    return await h.services.uploads.begin(uid, type_, name, size)
+    return await h.services.uploads.begin(uid, type_, name, size, h.argument("over"))
 
 
 async def lib_file(h: Handler) -> Any:

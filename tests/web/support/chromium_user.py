@@ -2,11 +2,12 @@
 controls. With BROWSER=firefox in the environment (`make test-firefox`) it is Debian's Firefox.
 """
 
+import copy
 import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import firefox_bidi
 import pytest
@@ -59,21 +60,31 @@ class ChromiumUser:
     def __init__(self, browser: Browser, url: str, name: str, **context: Any) -> None:
         self.name = name
         self.context = browser.new_context(locale="en-GB", **context)
-        self.page: Page = self.context.new_page()
-        self.page.set_default_timeout(SECS * 1000)
         self.troubles: list[str] = []
         self.live: list[Request] = []
         #: addresses whose failures are expected
         self.expected: list[str] = ["/who$"]
-        self.page.on("console", self._said)
-        self.page.on("pageerror", self._failed)
-        self.page.on(
+        self.page = self._new_page()
+        self.page.goto(url)
+
+    def tab(self) -> Self:
+        """Return the same user in another tab, with the same troubles."""
+        other = copy.copy(self)
+        other.page = self._new_page()
+        return other
+
+    def _new_page(self) -> Page:
+        page = self.context.new_page()
+        page.set_default_timeout(SECS * 1000)
+        page.on("console", self._said)
+        page.on("pageerror", self._failed)
+        page.on(
             "request",
             lambda request: (
                 self.live.append(request) if re.search(r"/live(\?|$)", request.url) else None
             ),
         )
-        self.page.goto(url)
+        return page
 
     def _failed(self, error: Error) -> None:
         if not _is_ours(str(error)):

@@ -30,6 +30,7 @@ class StubSupervisor:
         self.requests: list[tuple[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.bodies: list[bytes] = []
+        self.queries: list[str] = []
         self.connections: list[socket.socket] = []
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
@@ -87,6 +88,7 @@ def _handler(stub: StubSupervisor) -> type[BaseHTTPRequestHandler]:
             stub.bodies.append(body)
             said = json.loads(body) if body[:1] == b"{" else None
             stub.requests.append((path, said))
+            stub.queries.append(urlsplit(self.path).query)
             stub.headers.append(dict(self.headers))
             known: Callable[..., Any] | Any = stub.answers.get(
                 path, Refusal("notFound", f"there is nothing at {path}")

@@ -152,7 +152,15 @@ export async function postOnce<T>(address: string, body: object, patienceMs: num
 }
 
 /** Get JSON from an address below the path of the blueprint. */
-export function get<T>(address: string, signal?: AbortSignal): Promise<T> {
+export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
+  return (await getTagged<T>(address, signal)).content;
+}
+
+/** The same with the strong ETag of a file, "" if there is none. */
+export function getTagged<T>(
+  address: string,
+  signal?: AbortSignal,
+): Promise<{ content: T; tag: string }> {
   return slot(async () => {
     const patience = AbortSignal.timeout(PATIENCE_MS);
     let response: Response;
@@ -166,7 +174,9 @@ export function get<T>(address: string, signal?: AbortSignal): Promise<T> {
       throw unreachable();
     }
     if (!response.ok) throw await refusal(response);
-    return (await response.json().catch(() => Promise.reject(unreadable()))) as T;
+    const content = (await response.json().catch(() => Promise.reject(unreadable()))) as T;
+    const tag = response.headers.get("ETag") ?? "";
+    return { content, tag: tag.startsWith('"') ? tag : "" };
   });
 }
 

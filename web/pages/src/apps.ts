@@ -1,10 +1,16 @@
 /** The installed apps, the user's simulations and library, and requests about runs of apps. */
 
-import { ApiError, get, post, refusal } from "./api.ts";
+import { ApiError, get, getTagged, post, refusal } from "./api.ts";
 import type { Why } from "./jobs.ts";
 import { path } from "./site.ts";
 import type { SignInNeed } from "./text/cluster_sign_in.ts";
-import { parseSimulation, type Simulation } from "./text/simulation.ts";
+import {
+  NO_FILE,
+  NOT_STORED,
+  parseSimulation,
+  type Simulation,
+  type StoredSimulation,
+} from "./text/simulation.ts";
 
 export type Value = string | number | boolean;
 export type Values = Record<string, Value>;
@@ -102,13 +108,18 @@ export interface LibFile {
 const PATIENCE_MS = 45_000;
 
 /** Change a file of the library. */
-async function change(method: "PUT" | "DELETE", address: string, body?: string): Promise<void> {
+async function change(
+  method: "PUT" | "DELETE",
+  address: string,
+  body?: string,
+  condition: Record<string, string> = {},
+): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(path(address), {
       method,
       credentials: "same-origin",
-      headers: { "X-Jobscribe": "1" },
+      headers: { "X-Jobscribe": "1", ...condition },
       signal: AbortSignal.timeout(PATIENCE_MS),
       ...(body === undefined ? {} : { body }),
     });
@@ -116,6 +127,7 @@ async function change(method: "PUT" | "DELETE", address: string, body?: string):
     throw new ApiError("unreachable", "the site does not answer", "try again", 0, true);
   }
   if (!response.ok) throw await refusal(response);
+  return response;
 }
 
 let apps: Promise<AppInfo[]> | undefined;
@@ -180,13 +192,42 @@ export async function loadSimulation(
   }
 }
 
-export async function saveSimulation(type: string, sid: string, saved: Simulation): Promise<void> {
-  const body = JSON.stringify(saved, undefined, 1);
-  await change("PUT", libPath(type, fileOf(sid)), body);
+/** Load a simulation with the tag of its file. */
+export async function loadStored(
+  type: string,
+  sid: string,
+  signal?: AbortSignal,
+): Promise<StoredSimulation> {
+  try {
+    const { content, tag } = await getTagged<unknown>(libPath(type, fileOf(sid)), signal);
+    return { found: parseSimulation(content), tag };
+  } catch (error) {
+    if (error instanceof ApiError && error.http === 404) return NOT_STORED;
+    throw error;
+  }
 }
 
-export const deleteLibFile = (type: string, name: string): Promise<void> =>
-  change("DELETE", libPath(type, name));
+/**
+ * Store a simulation over the file with this tag. Return the new tag. Raises ApiError("conflict") if the
+ * file was changed meanwhile. Without a tag it is stored over any file.
+ */
+export async function saveSimulation(
+  type: string,
+  sid: string,
+  saved: Simulation,
+  tag = "",
+): Promise<string> {
+  const body = JSON.stringify(saved, undefined, 1);
+  const condition: Record<string, string> =
+    tag === NO_FILE ? { "If-None-Match": "*" } : tag ? { "If-Match": tag } : {};
+  const response = await change("PUT", libPath(type, fileOf(sid)), body, condition);
+  const reply = (await response.json().catch(() => ({}))) as { etag?: unknown };
+  return typeof reply.etag === "string" ? reply.etag : "";
+}
+
+export async function deleteLibFile(type: string, name: string): Promise<void> {
+  await change("DELETE", libPath(type, name));
+}
 
 /** Upload a file into the library. onShare: called with the part that is sent, from 0 to 1. */
 export function uploadLibFile(

@@ -12,6 +12,7 @@ import {
   boundsText,
   completed,
   formatSimulationView,
+  mergedWith,
   namedField,
   parseSimulation,
   parseSimulationView,
@@ -94,6 +95,23 @@ test("progress is a number of frames, or a share", () => {
   assert.equal(progressText(status({ frameCount: 2, percentComplete: 3.4 })), "2 frames, 3 %");
   assert.equal(progressText(status({ percentComplete: 30 })), "30 %");
   assert.equal(progressText(status({ state: "completed", percentComplete: 100 })), "");
+});
+
+test("values of another tab are merged, unless both tabs changed the same ones", () => {
+  const heat = { size: 5, edge: "cold", fast: false };
+  const base = { name: "n", model: "heat", models: { heat } };
+  const mine = { ...heat, size: 7 };
+  const renamed = { ...base, name: "new", models: { heat, other: { a: 1 } } };
+  assert.deepEqual(mergedWith(renamed, base, MODEL, mine), {
+    name: "new",
+    model: MODEL.name,
+    models: { ...renamed.models, [MODEL.name]: mine },
+  });
+  const theirs = { ...base, models: { [MODEL.name]: { ...heat, size: 9 } } };
+  const mineBase = { ...base, models: { [MODEL.name]: heat } };
+  assert.equal(mergedWith(theirs, mineBase, MODEL, mine), undefined);
+  assert.ok(mergedWith(theirs, mineBase, MODEL, { ...heat, size: 9 }), "both typed the same");
+  assert.equal(mergedWith(undefined, mineBase, MODEL, mine), undefined, "it was deleted");
 });
 
 test("a stored simulation of any form can be read", () => {

@@ -16,7 +16,7 @@ from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.files import uploads as uploads_module
 from jobscribe.supervisor.files import user_library as library_module
 from jobscribe.supervisor.files.uploads import PER_USER, Uploads
-from jobscribe.supervisor.files.user_library import LEFTOVER_SECS, Library
+from jobscribe.supervisor.files.user_library import LEFTOVER_SECS, Library, etag
 
 UID, OTHER = "user0001", "user0002"
 
@@ -50,11 +50,13 @@ def refused(code: str, what: Any, *args: Any) -> str:
 def test_a_file_is_there_with_its_size_and_digest(library: Library, tmp_path: Path) -> None:
     said = put(library, "a b(1).dat", b"one", b"two")
     digest = hashlib.sha256(b"onetwo").hexdigest()
+    tag = said.pop("etag")
     assert said == {"name": "a b(1).dat", "size": 6, "sha256": digest}
     path = folder(tmp_path) / "a b(1).dat"
     assert path.read_bytes() == b"onetwo"
     (listed,) = library.files(UID, "heat")
     assert listed == {**said, "mtime": path.stat().st_mtime}
+    assert tag == etag(6, path.stat().st_mtime_ns)
     assert library.files(UID, "myapp") == library.files(OTHER, "heat") == []
 
 
@@ -299,3 +301,30 @@ def test_files_of_nothing_but_holes_hold_nobody_up(
     assert [f["name"] for f in library.files(UID, "heat")] == ["a", "b", "c", "mine"], (
         "each look gets further"
     )
+
+
+def test_an_upload_replaces_the_file_that_it_names_only(library: Library) -> None:
+    """Two uploads of one reader: the second one is refused, and changes nothing."""
+
+    def put(text: bytes, over: str | None) -> str:
+        upload = library.upload(UID, "heat", "a.txt", over)
+        try:
+            upload.write(text)
+            return str(upload.finish()["etag"])
+        finally:
+            upload.close()
+
+    first = put(b"one", "none")
+    for over in ("none", '"1-1"'):
+        with pytest.raises(Refusal, match="has changed since it was read"):
+            put(b"other", over)
+    second = put(b"second", first)
+    with pytest.raises(Refusal, match="has changed since it was read"):
+        put(b"late", first)
+    fd, info = library.open(UID, "heat", "a.txt")
+    assert os.pread(fd, 100, 0) == b"second" and etag(info.st_size, info.st_mtime_ns) == second
+    os.close(fd)
+    put(b"any", None)
+    library.delete(UID, "heat", "a.txt")
+    with pytest.raises(Refusal, match="has changed since it was read"):
+        put(b"gone", second)

@@ -9,7 +9,7 @@ import {
   type AppStatus,
   loadApps,
   loadClusters,
-  loadSimulation,
+  loadStored,
   type Model,
   type RunOf,
   runStatus,
@@ -38,8 +38,8 @@ import {
   formatSimulationView,
   modelOf,
   parseSimulationView,
-  type Simulation,
   type SimulationView,
+  type StoredSimulation,
 } from "../text/simulation.ts";
 
 export function SimulationPage(): JSX.Element {
@@ -54,9 +54,7 @@ interface Story {
 
 function Loaded({ type, sid }: { type: string; sid: string }): JSX.Element {
   const all = useRemote("apps", loadApps);
-  const stored = useRemote(`simulation ${type} ${sid}`, async (signal) => ({
-    found: await loadSimulation(type, sid, signal),
-  }));
+  const stored = useRemote(`simulation ${type} ${sid}`, (signal) => loadStored(type, sid, signal));
   const app = all.data?.find((a) => a.name === type);
   const error = all.error ?? stored.error;
   const missing = (all.data && !app) || (error && [400, 404].includes(error.http));
@@ -73,12 +71,7 @@ function Loaded({ type, sid }: { type: string; sid: string }): JSX.Element {
     );
   }
   return (
-    <Open
-      app={app}
-      sid={sid}
-      stored={stored.data.found}
-      onStored={(found) => stored.patch(() => ({ found }))}
-    />
+    <Open app={app} sid={sid} stored={stored.data} onStored={(next) => stored.patch(() => next)} />
   );
 }
 
@@ -98,15 +91,15 @@ function Missing(): JSX.Element {
 interface OpenProps {
   app: AppInfo;
   sid: string;
-  stored: Simulation | undefined;
-  onStored: (stored: Simulation) => void;
+  stored: StoredSimulation;
+  onStored: (stored: StoredSimulation) => void;
 }
 
 function Open(props: OpenProps): JSX.Element {
   const { app, sid, stored } = props;
   const { url, route } = useLocation();
   const view = parseSimulationView(url.includes("?") ? url.slice(url.indexOf("?")) : "");
-  const model = modelOf(app, view.model, stored?.model ?? "");
+  const model = modelOf(app, view.model, stored.found?.model ?? "");
   const change = (part: Partial<SimulationView>, replace = false): void =>
     route(path(`/apps/${app.name}/${sid}`) + formatSimulationView({ ...view, ...part }), replace);
   if (!model) {
@@ -142,7 +135,8 @@ function Shown(
     onView: (part: Partial<SimulationView>, replace?: boolean) => void;
   },
 ): JSX.Element {
-  const { app, sid, model, view, stored, onView } = props;
+  const { app, sid, model, view, onView } = props;
+  const stored = props.stored.found;
   const run: RunOf = { simulationType: app.name, simulationId: sid, report: model.name };
   const jid = `${site.user}-${sid}-${model.name}`;
   const named = { computeJid: jid };
@@ -228,7 +222,7 @@ function Shown(
         sid={sid}
         model={model}
         simulation={simulation}
-        isStored={stored !== undefined}
+        stored={props.stored}
         status={now}
         jid={jid}
         onStored={props.onStored}
@@ -255,7 +249,7 @@ function Shown(
           app={app}
           sid={sid}
           model={model}
-          isStored={stored !== undefined}
+          stored={props.stored}
           run={run}
           simulation={simulation}
           ran={ran.data}

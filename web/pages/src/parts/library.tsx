@@ -121,7 +121,7 @@ export function Library({ type }: { type: string }): JSX.Element {
 }
 
 /** Do it. A failure is said after `what`. */
-export async function said(what: string, work: () => Promise<void>): Promise<boolean> {
+export async function said(what: string, work: () => Promise<unknown>): Promise<boolean> {
   try {
     await work();
     return true;

@@ -134,8 +134,8 @@ const isBatch = (reply: DefinitionReply | undefined): boolean =>
 function noPlots(active: boolean, nothing: boolean, batch: boolean): string {
   if (batch)
     return active
-      ? "Not measured over time on a cluster. CPU time and the peak of memory are known when the job has ended."
-      : "No values over time: they are not measured on a cluster. Totals are from Slurm's accounting.";
+      ? "The first values arrive some seconds after the start. A job on several nodes is not measured over time."
+      : "No values over time are kept of this attempt. Totals are from Slurm's accounting.";
   if (active) return "The first values arrive a few seconds after the start.";
   return nothing ? "No usage is known." : "No values over time are kept of this attempt.";
 }

@@ -16,10 +16,11 @@ import {
 import { CancelDialog } from "../cancel.tsx";
 import { now } from "../clock.ts";
 import { isActive } from "../jobs.ts";
+import { store } from "../save_values.ts";
 import { jobPath, path } from "../site.ts";
 import { batchText, progressText } from "../text/app_status.ts";
 import { duration, moment } from "../text/format.ts";
-import type { Simulation } from "../text/simulation.ts";
+import type { Simulation, StoredSimulation } from "../text/simulation.ts";
 import { Dialog } from "./dialog.tsx";
 import { Icon } from "./icons.tsx";
 import { said } from "./library.tsx";
@@ -30,10 +31,10 @@ interface HeadProps {
   sid: string;
   model: Model;
   simulation: Simulation;
-  isStored: boolean;
+  stored: StoredSimulation;
   status: AppStatus;
   jid: string;
-  onStored: (stored: Simulation) => void;
+  onStored: (stored: StoredSimulation) => void;
   onModel: (name: string) => void;
   onChanged: () => void;
 }
@@ -142,10 +143,10 @@ function Actions(props: HeadProps): JSX.Element {
           Cancel …
         </button>
       )}
-      <button type="button" disabled={!props.isStored} onClick={() => void duplicate()}>
+      <button type="button" disabled={!props.stored.found} onClick={() => void duplicate()}>
         Duplicate
       </button>
-      <button type="button" disabled={!props.isStored} onClick={() => setAsking("delete")}>
+      <button type="button" disabled={!props.stored.found} onClick={() => setAsking("delete")}>
         Delete …
       </button>
       {asking === "cancel" && (
@@ -177,9 +178,15 @@ function Rename(props: HeadProps & { onClose: () => void }): JSX.Element {
   const submit = async (event: Event): Promise<void> => {
     event.preventDefault();
     props.onClose();
-    const saved = { ...simulation, model: model.name, name: name.trim() };
-    if (await said("It is not renamed.", () => saveSimulation(app.name, sid, saved)))
-      props.onStored(saved);
+    const renamed = (found = simulation): Simulation => ({
+      ...found,
+      model: model.name,
+      name: name.trim(),
+    });
+    await said("It is not renamed.", async () => {
+      const [stored] = await store(app.name, sid, props.stored, renamed);
+      props.onStored(stored);
+    });
   };
   return (
     <Dialog title="Rename" onClose={props.onClose}>

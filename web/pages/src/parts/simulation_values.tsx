@@ -1,19 +1,20 @@
 /** The values of a simulation: edited, saved, and started. */
 
 import type { JSX } from "preact";
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ApiError } from "../api.ts";
 import {
   type AppInfo,
   type AppStatus,
   type Cluster,
+  loadStored,
   type Model,
   type RunOf,
-  saveSimulation,
   start,
   type Values,
 } from "../apps.ts";
 import { keep, loadKept, tabStore } from "../kept.ts";
+import { storeValues, watchStored } from "../save_values.ts";
 import type { SignInNeed } from "../text/cluster_sign_in.ts";
 import { faultsOf, PLACES, type Texts, textsOf, valuesFrom } from "../text/form.ts";
 import { sentence } from "../text/format.ts";
@@ -23,22 +24,30 @@ import {
   defaultsOf,
   namedField,
   type Simulation,
+  type StoredSimulation,
 } from "../text/simulation.ts";
 import { notify } from "./frame.tsx";
 import { said } from "./library.tsx";
 import { ErrorMessage } from "./messages.tsx";
 import { Fields } from "./simulation_form.tsx";
 
-/** What was typed and is not stored stays in this tab: nothing is lost with a session. */
-const draftName = (run: RunOf): string => `values ${run.simulationId} ${run.report}`;
-
-function readDraft(run: RunOf): Texts | undefined {
-  const found = loadKept(tabStore(), draftName(run));
-  return found && typeof found === "object" ? (found as Texts) : undefined;
+/** What was typed and is not stored stays in this tab: nothing is lost with a session. tag: of what was
+ * stored when it was typed. */
+interface Draft {
+  texts: Texts;
+  tag: string;
 }
 
-const writeDraft = (run: RunOf, texts: Texts | undefined): void =>
-  void keep(tabStore(), draftName(run), texts);
+const draftName = (run: RunOf): string => `typed ${run.simulationId} ${run.report}`;
+
+function readDraft(run: RunOf): Draft | undefined {
+  const found = loadKept(tabStore(), draftName(run)) as Partial<Draft> | undefined;
+  if (typeof found?.texts !== "object" || found.texts === null) return undefined;
+  return { texts: found.texts, tag: typeof found.tag === "string" ? found.tag : "" };
+}
+
+const writeDraft = (run: RunOf, draft: Draft | undefined): void =>
+  void keep(tabStore(), draftName(run), draft);
 
 export function ValuesForm(props: {
   app: AppInfo;
@@ -46,41 +55,85 @@ export function ValuesForm(props: {
   model: Model;
   run: RunOf;
   simulation: Simulation;
-  isStored: boolean;
+  stored: StoredSimulation;
   /** The values of the newest run. */
   ran: Values | undefined;
   clusters: Cluster[];
-  onStored: (stored: Simulation) => void;
+  onStored: (stored: StoredSimulation) => void;
   onStarted: (status: AppStatus) => void;
   onSignIn: (need: SignInNeed) => void;
 }): JSX.Element {
-  const { app, sid, model, run, simulation, ran, clusters } = props;
+  const { app, sid, model, run, simulation, stored, ran, clusters } = props;
   const kept = completed(model, simulation.models[model.name] ?? ran);
-  const [texts, setTexts] = useState<Texts>(() => ({ ...textsOf(model, kept), ...readDraft(run) }));
+  const [draft] = useState(() => readDraft(run));
+  const [texts, setTexts] = useState<Texts>(() => ({ ...textsOf(model, kept), ...draft?.texts }));
+  /** What is stored now, while it differs from what was stored when the values were typed. */
+  const [other, setOther] = useState<StoredSimulation | undefined>(() =>
+    draft?.tag && draft.tag !== stored.tag ? stored : undefined,
+  );
   const [faults, setFaults] = useState<ReadonlyMap<string, string>>(new Map());
   const [refused, setRefused] = useState<ApiError | undefined>();
   const [busy, setBusy] = useState(false);
   const form = useRef<HTMLFormElement>(null);
   const values = valuesFrom(model, clusters, texts);
-  const isSaved = props.isStored && areEqual(values, kept);
+  const isSaved = stored.found !== undefined && areEqual(values, kept);
+  const typed = useRef({ isSaved, stored, simulation, kept });
+  typed.current = { isSaved, stored, simulation, kept };
+  useEffect(
+    () =>
+      watchStored(app.name, sid, () => {
+        void loadStored(app.name, sid).then(
+          (found) => hear(found),
+          () => {}, // saving will tell
+        );
+      }),
+    [],
+  );
+  /** Take what was stored elsewhere, unless something is typed that is not stored. */
+  const hear = (found: StoredSimulation): void => {
+    const last = typed.current;
+    if (found.tag === last.stored.tag || !found.tag) return;
+    const theirs = completed(model, found.found?.models[model.name]);
+    const isSame = found.found !== undefined && areEqual(theirs, last.kept);
+    if (isSame) props.onStored(found);
+    else if (last.isSaved && found.found) take(found);
+    else setOther(found);
+  };
+  const take = (found: StoredSimulation): void => {
+    const theirs = completed(model, found.found?.models[model.name]);
+    setTexts(textsOf(model, theirs));
+    setFaults(new Map());
+    setRefused(undefined);
+    setOther(undefined);
+    writeDraft(run, undefined);
+    props.onStored(found);
+  };
+  /** What is typed stays, and will be stored over the other values. */
+  const keepTyped = (found: StoredSimulation): void => {
+    setOther(undefined);
+    writeDraft(run, { texts, tag: found.tag });
+    props.onStored(found);
+  };
 
   const show = (next: Texts): void => {
     setTexts(next);
     setFaults(new Map());
     setRefused(undefined);
-    writeDraft(run, next);
+    writeDraft(run, { texts: next, tag: other ? (draft?.tag ?? "") : stored.tag });
   };
   const mark = (next: ReadonlyMap<string, string>): void => {
     setFaults(next);
     const [first] = next.keys();
     form.current?.querySelector<HTMLElement>(`#field-${first}`)?.focus();
   };
-  const save = async (): Promise<void> => {
-    const models = { ...simulation.models, [model.name]: values };
-    const saved = { ...simulation, model: model.name, models };
-    await saveSimulation(app.name, sid, saved);
-    writeDraft(run, undefined);
-    props.onStored(saved);
+  /** Return whether the values are stored: others may have been stored elsewhere. */
+  const save = async (): Promise<boolean> => {
+    const [next, isDone] = await storeValues(app.name, sid, stored, simulation, model, values);
+    if (isDone) {
+      writeDraft(run, undefined);
+      props.onStored(next);
+    } else setOther(next);
+    return isDone;
   };
   const begin = async (force: boolean): Promise<void> => {
     const wrong = faultsOf(model, clusters, texts);
@@ -88,7 +141,10 @@ export function ValuesForm(props: {
     setBusy(true);
     setRefused(undefined);
     try {
-      if (!isSaved) await save();
+      if (!isSaved && !(await save())) {
+        setBusy(false);
+        return;
+      }
       const sentAt = Date.now() / 1000;
       const { status, signIn } = await start(run, simulation, values, force);
       props.onStarted(status);
@@ -132,6 +188,28 @@ export function ValuesForm(props: {
         </span>
       </div>
       {refused && <ErrorMessage error={refused} />}
+      {other && (
+        <div class="message changed" role="alert">
+          <p>
+            <strong>
+              {other.found
+                ? "These values were changed elsewhere, in another tab or on another machine."
+                : "This simulation was deleted elsewhere."}
+            </strong>{" "}
+            What you typed is still here.
+          </p>
+          <div class="buttons">
+            {other.found && (
+              <button type="button" onClick={() => take(other)}>
+                Take those values
+              </button>
+            )}
+            <button type="button" onClick={() => keepTyped(other)}>
+              Keep mine
+            </button>
+          </div>
+        </div>
+      )}
       <div class="value-fields">
         <Fields
           model={model}
@@ -154,12 +232,12 @@ export function ValuesForm(props: {
         </p>
       )}
       <div class="buttons values-foot">
-        <button type="submit" class="main" disabled={busy}>
+        <button type="submit" class="main" disabled={busy || other !== undefined}>
           {busy ? "Starting …" : "Start"}
         </button>
         <button
           type="button"
-          disabled={isSaved || busy}
+          disabled={isSaved || busy || other !== undefined}
           onClick={() => {
             const wrong = faultsOf(model, clusters, texts);
             if (wrong.size) return mark(wrong);

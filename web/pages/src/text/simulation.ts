@@ -9,6 +9,34 @@ export interface Simulation {
   models: Record<string, Values>;
 }
 
+/** What is stored now: tag is that of the file, which changes with it; "" if it is not known. */
+export interface StoredSimulation {
+  found: Simulation | undefined;
+  tag: string;
+}
+
+/** The tag where there is no file. */
+export const NO_FILE = "none";
+export const NOT_STORED: StoredSimulation = { found: undefined, tag: NO_FILE };
+
+/**
+ * Return what is to be stored of a model's values after the file was changed elsewhere; undefined if these
+ * values were changed there, too. base: what was stored when they were read.
+ */
+export function mergedWith(
+  other: Simulation | undefined,
+  base: Simulation,
+  model: Model,
+  values: Values,
+): Simulation | undefined {
+  if (!other) return undefined;
+  const valuesOfModel = (simulation: Simulation): Values =>
+    completed(model, simulation.models[model.name]);
+  const theirs = valuesOfModel(other);
+  if (!areEqual(theirs, valuesOfModel(base)) && !areEqual(theirs, values)) return undefined;
+  return { ...other, model: model.name, models: { ...other.models, [model.name]: values } };
+}
+
 const isObject = (value: unknown): value is Record<string, unknown> =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
