@@ -24,6 +24,8 @@ from ...runtime.filesystems import make_folder, write_atomically
 
 #: Interval of the looks, and of this supervisor's own signs of life, in seconds.
 LOOK_SECS, BEAT_SECS = 0.5, 2.0
+#: Shortest interval of the looks: the end of a lease that was read is known to a few milliseconds.
+SOON_SECS = 0.02
 #: A holder whose text in the root differs from ours in this many looks has another folder: a network
 #: file system may show the last one for a few seconds.
 MOST_DIFFERENT = 16
@@ -94,7 +96,7 @@ class Lookout:
                 self._tell(news)
                 if isinstance(news, Taken | Refusal):
                     return
-                self._stop.wait(LOOK_SECS)
+                self._stop.wait(_pause(news))
         finally:
             if self._raw is not None:
                 self._raw.close()
@@ -210,6 +212,12 @@ class Lookout:
                 " but drivers.use has local: its jobs are processes of one machine. Remove local from"
                 " drivers.use, or start all supervisors on one machine",
             )
+
+
+def _pause(news: News) -> float:
+    """Return the seconds until the next look: a lease is taken as soon as it ends."""
+    left = news.expires_in if isinstance(news, Seen) and not news.free else LOOK_SECS
+    return min(LOOK_SECS, max(left, SOON_SECS))
 
 
 def life(pid: int) -> str:

@@ -227,6 +227,77 @@ def test_random_kills_lose_and_double_nothing(linked: tuple[Supervisors, Link]) 
     print(f"{KILLS} faults: median {took[len(took) // 2]:.1f} s, longest {took[-1]:.1f} s")
 
 
+NGINX = """
+daemon off; master_process off; pid {place}/pid; error_log {place}/error.log;
+events {{}}
+http {{
+    access_log off;
+    client_body_temp_path {place}/body; proxy_temp_path {place}/proxy;
+    fastcgi_temp_path {place}/fastcgi; uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi;
+    upstream supervisors {{ server {first} max_fails=0; server {second} max_fails=0; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://supervisors;
+            proxy_next_upstream error timeout http_503 non_idempotent;
+            proxy_next_upstream_tries 2;
+        }}
+    }}
+}}
+"""
+
+
+def test_clients_of_an_nginx_in_front_need_one_address(
+    linked: tuple[Supervisors, Link], tmp_path: Path
+) -> None:
+    engine = Path(__file__).resolve().parents[2] / "etc/engines/unpacked.sh"
+    where = subprocess.run([engine, "where", "nginx", "nginx"], capture_output=True, text=True)
+    if where.returncode:
+        pytest.skip(where.stderr.strip())
+    supervisors, _ = linked
+    site = supervisors.site
+    first = supervisors.start()
+    assert supervisors.serving() == first.pid
+    second = supervisors.start()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    urls = [supervisors.urls[p.pid].removeprefix("http://") for p in (first, second)]
+    config = tmp_path / "nginx.conf"
+    config.write_text(NGINX.format(place=tmp_path, port=port, first=urls[0], second=urls[1]))
+    program = Path(where.stdout.strip()) / "nginx"
+    nginx = subprocess.Popen([program, "-c", config, "-e", tmp_path / "error.log"])
+    try:
+        runs = [shell("exit 0") for _ in range(40)]
+
+        def submitted(run: dict[str, Any]) -> bool:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                body = json.dumps({"reqId": f"of-{jid_of(run)}", "run": run})
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+                headers = {"Authorization": "Bearer " + site.token}
+                connection.request("POST", "/api/run-simulation", body, headers)
+                with contextlib.closing(connection):
+                    answer = connection.getresponse()
+                    told = json.loads(answer.read() or b"null") if answer.status < 500 else None
+                    assert answer.status in (200, 502, 503, 504), told
+                    return answer.status == 200
+            return False
+
+        site.read_address()
+        for number, run in enumerate(runs):
+            if number == 20:
+                first.kill()
+            until(lambda run=run: submitted(run), "a request is answered", DEADLINE_SECS)
+        assert supervisors.serving(first.pid) == second.pid
+        site.read_address()
+        for run in runs:
+            assert site.wait(run)["state"] == "completed"
+            assert site.story(run).count("RunRequested") == 1
+        supervisors.ended(first)
+    finally:
+        nginx.terminate()
+        nginx.wait(30)
+
+
 def test_a_lease_is_taken_when_its_holder_can_no_longer_act(tmp_path: Path) -> None:
     server = postgres_server.shared_durable()
     site = Site(parsed(server.url()), None, tmp_path / "db", "root")

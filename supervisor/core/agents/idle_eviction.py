@@ -115,6 +115,8 @@ def evict(tx: Transaction, view: AgentState, reason: str = UNNEEDED) -> None:
     tx.change_phase(view, PhaseTrigger.EVICTION_REQUESTED)
     tx.emit(EvictAgent(key, view.epoch, view.record.handle or {}, reason))
     tx.emit(SetTimer(timers.AgentLeaveDeadline(key), tx.world.policy.agent_start_secs))
+    # an agent that has waited for longer may now need fewer others to leave
+    tx.changed_memory[key.driver, key.host] = None
 
 
 def reconnected(tx: Transaction, view: AgentState, input_: AgentConnected) -> None:
