@@ -30,7 +30,8 @@ def read(folder: Path, parts: Sequence[str], offset: int, limit: int) -> tuple[b
         regular = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
         return (os.pread(fd, limit, offset), status.st_size) if regular else (b"", 0)
     except OSError as e:
-        if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+        # EAGAIN: a keeper has a lease on the file, which is empty
+        if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EAGAIN):
             raise
         return b"", 0
     finally:

@@ -90,7 +90,7 @@ def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | Non
     alone: return None also for a file with another hard link, which may belong to somebody else.
     Raise OSError only if this process lacks resources: then the file may exist.
     """
-    fd = _opened(path)
+    fd = opened(path)
     if fd is None:
         return None
     try:
@@ -104,7 +104,8 @@ def read(path: str, limit: int = 1 << 20, *, alone: bool = False) -> bytes | Non
         os.close(fd)
 
 
-def _opened(path: str) -> int | None:
+def opened(path: str) -> int | None:
+    """Return a descriptor of a file, or None if there is none. Raise OSError as `read` does."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -144,7 +145,7 @@ def tail(path: str, limit: int) -> tuple[int, bytes] | None:
     """Return (offset, the last `limit` bytes) of a regular, non-empty file without other hard
     links, or None.
     """
-    fd = _opened(path)
+    fd = opened(path)
     if fd is None:
         return None
     try:

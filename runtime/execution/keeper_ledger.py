@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
-from .folder import START, read, read_json
+from .folder import START, opened, read, read_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 FILE, EXITS, EARLIER = "ledger.jsonl", "exits", "ledger"
@@ -99,11 +101,17 @@ def _apply(out: Contents, line: dict[str, Any]) -> None:
         out.agent = int(line["agent"]), int(line["startTicks"])
 
 
-def ends(folder: str) -> list[bytes]:
-    """Return the complete lines about ends in the ledger of an agent's folder. Raises OSError only
-    for lack of resources.
+def ends(path: str) -> Iterator[bytes]:
+    """Yield the complete lines about ends in a ledger or a file of ends, one at a time: the file may
+    be large. Nothing if it is missing. Raises OSError only for lack of resources.
     """
-    return _ends(f"{folder}/{FILE}")
+    fd = opened(path)
+    if fd is None:
+        return
+    with open(fd, "rb") as f:
+        for line in f if stat.S_ISREG(os.fstat(fd).st_mode) else ():
+            if line.startswith(_END) and line.endswith(b"}}\n"):
+                yield line
 
 
 def name_of(line: bytes) -> str:
@@ -115,7 +123,7 @@ def earlier_exit(folder: str, name: str) -> dict[str, Any] | None:
     """Return the exit of a forgotten execution that succeeded, or None."""
     start = _END + name.encode() + b'"'
     files = [f"{folder}/{FILE}", *sorted(exit_files(folder), reverse=True)]
-    for line in (line for file in files for line in _ends(file) if line.startswith(start)):
+    for line in (line for file in files for line in ends(file) if line.startswith(start)):
         try:
             exit_ = json.loads(line)["exit"]
         except (ValueError, RecursionError, KeyError):
@@ -128,11 +136,6 @@ def earlier_exit(folder: str, name: str) -> dict[str, Any] | None:
 def exit_files(folder: str) -> list[str]:
     """Return the paths of the files with the ends of forgotten executions."""
     return [f"{folder}/{EXITS}/{name}" for name in _names(f"{folder}/{EXITS}")]
-
-
-def _ends(path: str) -> list[bytes]:
-    lines = (read(path, _MOST_BYTES) or b"").splitlines(keepends=True)
-    return [line for line in lines if line.startswith(_END) and line.endswith(b"}}\n")]
 
 
 def _earlier_names(folder: str) -> list[str]:

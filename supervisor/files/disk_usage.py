@@ -87,8 +87,8 @@ class DiskUsage:
         user = self._user(uid)
         if user.measured_at is None or (part not in user.parts and len(user.parts) >= MAX_PARTS):
             return False
-        user.parts[part] = size
-        self._changed(uid)
+        before, user.parts[part] = user.parts.get(part, Size()), size
+        self._replaced(uid, before, size)
         return True
 
     def grow(self, uid: str, part: str, size: Size) -> None:
@@ -98,7 +98,7 @@ class DiskUsage:
             user.parts[part] += size
         else:
             user.rest += size
-        self._changed(uid)
+        self._replaced(uid, Size(), size)
 
     def forget(self, uid: str) -> None:
         """Forget a user who has no files any more."""
@@ -199,6 +199,15 @@ class DiskUsage:
 
     def _changed(self, uid: str) -> None:
         self._totals[uid] = self.users[uid].total
+
+    def _replaced(self, uid: str, before: Size, now: Size) -> None:
+        """Update the sum of a user, without adding up all parts if everything is known completely."""
+        total = self._totals.get(uid)
+        if total is None or not total.complete or not now.complete:
+            self._changed(uid)
+            return
+        changes = now.bytes - before.bytes, now.files - before.files
+        self._totals[uid] = Size(total.bytes + changes[0], total.files + changes[1])
 
     def _remember(self, uid: str, plan: str | None) -> None:
         known = self.users.get(uid)

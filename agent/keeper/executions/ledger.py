@@ -140,7 +140,7 @@ class KeeperLedger:
         """Copy the ends of forgotten executions to a file of their own. A crash before the ledger is
         replaced only leaves them there twice.
         """
-        ends = keeper_ledger.ends(self.folder)
+        ends = keeper_ledger.ends(self._path)
         forgotten = [line for line in ends if keeper_ledger.name_of(line) not in self._lines]
         if forgotten:
             folder = os.path.join(self.folder, keeper_ledger.EXITS)

@@ -3,8 +3,10 @@ end last.
 """
 
 import asyncio
+import fcntl
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from jobscribe.agent.files import output_reader as module
 from jobscribe.agent.files.folder_watch import Folders
 from jobscribe.agent.files.output_reader import Evidence
+from jobscribe.drivers import untrusted_files
 
 NAME = "user1234-sim12345-command-1-1-main-0"
 
@@ -123,6 +126,29 @@ async def test_the_end_is_told_to_who_waits(folder: Path, log: Path, running: Ru
     await asyncio.sleep(0.05)
     (folder / NAME / "exit.json").write_text("{}")
     assert (await asyncio.wait_for(by_evidence, 5)).end
+
+
+async def test_an_execution_that_the_agent_forgot_is_over_if_it_has_evidence(
+    folder: Path, log: Path
+) -> None:
+    for name, end in ((NAME, True), ("on-its-way-here", False)):
+        chunk = await Evidence(folder).read(name, "stdout", 0, 100, 0, lambda: None)
+        assert chunk.end is end
+
+
+async def test_output_that_its_keeper_is_about_to_use_again_is_empty(
+    folder: Path, log: Path, running: Running
+) -> None:
+    fd = os.open(log, os.O_RDWR)
+    try:
+        os.ftruncate(fd, 0)
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        chunk = await Evidence(folder).read(NAME, "stdout", 0, 100, 0, running)
+        assert chunk == (b"", 0, 0, 0, False)
+        assert untrusted_files.read(folder, (NAME, "stdout.log"), 0, 100) == (b"", 0)
+    finally:
+        os.close(fd)
 
 
 async def test_the_last_line_comes_before_the_end(folder: Path, log: Path) -> None:

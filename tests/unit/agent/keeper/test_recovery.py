@@ -104,14 +104,16 @@ def test_a_reader_of_the_output_is_no_process_of_the_execution(new_keeper: New, 
         group=who if who >= 0 else None,
         start_new_session=True,
     ) as reader:
-        until(lambda: str(processes.opened(reader.pid, 9)).endswith("/stdout.log"))
-        keeper.kill()
-        following = new_keeper()
-        following.stop(token, grace=0)
-        exit_ = following.end_of(token)
-        assert exit_.stop_reason == "cancel" and not exit_.survivors_killed
-        assert reader.poll() is None
-        reader.kill()
+        try:
+            until(lambda: str(processes.opened(reader.pid, 9)).endswith("/stdout.log"))
+            keeper.kill()
+            following = new_keeper()
+            following.stop(token, grace=0)
+            exit_ = following.end_of(token)
+            assert exit_.stop_reason == "cancel" and not exit_.survivors_killed
+            assert reader.poll() is None
+        finally:
+            reader.kill()
 
 
 def test_leftovers_of_a_job_that_ended_without_a_keeper_are_killed_by_the_next(

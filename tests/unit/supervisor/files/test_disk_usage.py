@@ -1,5 +1,6 @@
 """Disk quotas: sums of parts, refusals and warnings with the numbers, uploads, and the stored file."""
 
+import random
 from typing import Any
 
 import pytest
@@ -140,3 +141,12 @@ def test_amounts_are_readable() -> None:
         "5.0 TiB",
         "5120.0 TiB",
     ]
+
+
+def test_the_sum_is_that_of_all_parts_whatever_changes() -> None:
+    disk, chance = filled(), random.Random(7)
+    for _ in range(300):
+        part = chance.choice(("heat/sim00001", "heat/lib", "evidence", "heat/other"))
+        size = Size(chance.randrange(1000), chance.randrange(9), chance.random() > 0.1)
+        chance.choice((disk.measured_part, disk.grow))(ANN, part, size)
+        assert disk._totals[ANN] == disk.users[ANN].total
