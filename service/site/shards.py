@@ -71,6 +71,7 @@ def of_shard(settings: Settings) -> Settings:
             tls_cert=None if tls_port is None else s.tls_cert,
             tls_key=None if tls_port is None else s.tls_key,
             agents_port=_port(s.agents_port, shard),
+            agents_others=tuple(_shifted(address, shard) for address in s.agents_others),
             server_secret_file=s.server_secret_file
             or (secret_file(settings.root, "server") if s.development else None),
             metrics_secret_file=s.metrics_secret_file or secret_file(settings.root, "metrics"),
@@ -122,6 +123,12 @@ def make_secrets(settings: Settings) -> None:
 
 def _port(port: int, shard: Shard) -> int:
     return port + shard.number if port else 0
+
+
+def _shifted(address: str, shard: Shard) -> str:
+    """Return the address of another supervisor's listener for agents, whose port is that of shard 0."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + shard.number}"
 
 
 def _with_schema(url: str, shard: Shard) -> str:

@@ -467,6 +467,16 @@ def test_a_wrong_start_is_refused_by_name(
     assert done.returncode == 78 and said in done.stderr, done.stderr
 
 
+def test_a_root_with_shards_is_not_used_without_them(sharded: Sharded) -> None:
+    for words in (("up",), ("up", "--no-web")):
+        done = sharded.site.command(*words, "--port", "0")
+        assert done.returncode == 78 and "shards.count" in done.stderr, done.stderr
+    done = sharded.site.command("db", "check")
+    assert done.returncode == 125 and "shards/0" in done.stderr, done.stderr
+    done = sharded.site.command("--root", str(sharded.root(1)), "db", "check")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
     site = sharded.site
     for pid, line in site.everybody().items():
