@@ -365,7 +365,7 @@ class _Request(HTTPMessageDelegate):
             try:
                 await self._parts.senders.confirmed(self._headers, self._peer)
             except Refusal as e:
-                if e.http != 503:
+                if e.http in (401, 403):
                     self._parts.log("a stream ended: {}", e.sentence)
                     self._client.close()
                     return
