@@ -266,6 +266,9 @@ class _Request(HTTPMessageDelegate):
         if aim.whole:
             await self._whole(body, aim)
             return
+        if not aim.shards:
+            await self._to_any(body)
+            return
         shard = self._only(aim)
         message = Message(self._line.method, self._line.path, await self._headers_for(shard), body)
         once = self._route.path in _ONCE
@@ -278,6 +281,19 @@ class _Request(HTTPMessageDelegate):
         finally:
             if watch is not None:
                 watch.cancel()
+
+    async def _to_any(self, body: bytes) -> None:
+        """Pass on a request that concerns no user to the first shard that is served."""
+        for shard in (shards := range(self._parts.addresses.total)):
+            headers = await self._headers_for(shard)
+            message = Message(self._line.method, self._line.path, headers, body)
+            try:
+                await to_shard(self._parts, shard, message, self)
+            except Unreached:
+                continue
+            self._end()
+            return
+        raise no_supervisor(shards)
 
     async def _whole(self, body: bytes, aim: Aim) -> None:
         """Answer a request for several shards."""
@@ -349,7 +365,7 @@ class _Request(HTTPMessageDelegate):
             try:
                 await self._parts.senders.confirmed(self._headers, self._peer)
             except Refusal as e:
-                if e.http != 503:
+                if e.http in (401, 403):
                     self._parts.log("a stream ended: {}", e.sentence)
                     self._client.close()
                     return

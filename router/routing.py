@@ -6,6 +6,7 @@ The route table of the API says where a request names its users (`Subject`).
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from tornado.httputil import HTTPHeaders
 
@@ -48,7 +49,7 @@ class Table:
         found = [Found(route, {}) for route in self._plain.get(path, ())]
         if not found:
             found = [
-                Found(route, match.groupdict())
+                Found(route, {n: unquote(part) for n, part in match.groupdict().items()})
                 for pattern, route in self._patterns
                 if (match := pattern.fullmatch(path)) is not None
             ]

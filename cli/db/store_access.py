@@ -24,6 +24,12 @@ def store_root(s: Session) -> Path:
     if s.options.get("url"):
         raise click.UsageError("this command reads the store's files: give --root instead of --url")
     root = Path(s.root)
+    if (root / "shards").is_dir():
+        raise Refusal(
+            "badRequest",
+            f"{root} is the root of a site with shards, each with a store of its own: name the root of one shard,"
+            f" --root {root / 'shards' / '0'}",
+        )
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         try:
             os.listdir(root / "db")

@@ -27,7 +27,9 @@ def supervisors(file: str | None, sets: tuple[str, ...]) -> None:
 
     Reads the database of store.url, so it needs no supervisor, and must run as its unix user.
     """
-    settings = load_settings(given_options(assignments(sets)), file)
+    from ...service.site.shards import of_shard
+
+    settings = of_shard(load_settings(given_options(assignments(sets)), file))
     if settings.store.url is None:
         raise Refusal(
             "badConfig", "store.url is not set: only sites in PostgreSQL have several supervisors"

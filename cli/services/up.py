@@ -81,8 +81,11 @@ def up(
         if port is not None and "supervisor.port" not in settings.origins:
             options["supervisor.port"] = 0
             settings = load_settings(options, file)
+        from ...service.site.shards import of_shard
         from .front_end import FrontEndProcess
 
+        if settings.shards.count is None:
+            of_shard(settings)  # refuses the root of a site with shards
         front_end = FrontEndProcess(settings, options, file)
         if settings.shards.count is not None:
             _serve_shards(settings, options, file, front_end)

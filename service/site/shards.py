@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -48,7 +48,7 @@ def of_shard(settings: Settings) -> Settings:
     if shard is None:
         raise Refusal(
             "badConfig",
-            f"the site has {settings.shards.count} shards: name the one that this supervisor serves (--shard 0), or"
+            f"the site has {settings.shards.count} shards: name one of them (--shard 0, or --set shards.number=0), or"
             " start all of them on this machine with 'jobscribe up'",
         )
     root = root_of(settings.root, shard.number)
@@ -71,6 +71,7 @@ def of_shard(settings: Settings) -> Settings:
             tls_cert=None if tls_port is None else s.tls_cert,
             tls_key=None if tls_port is None else s.tls_key,
             agents_port=_port(s.agents_port, shard),
+            agents_others=tuple(_shifted(address, shard) for address in s.agents_others),
             server_secret_file=s.server_secret_file
             or (secret_file(settings.root, "server") if s.development else None),
             metrics_secret_file=s.metrics_secret_file or secret_file(settings.root, "metrics"),
@@ -79,6 +80,16 @@ def of_shard(settings: Settings) -> Settings:
         resources=_resources(settings, shard),
         store=dataclasses.replace(store, url=_with_schema(store.url, shard)),
     )
+
+
+def problems(settings: Settings) -> Iterator[Refusal]:
+    """Yield what prevents the division of a site's limits into shards."""
+    if settings.shards.count is not None and settings.shards.number is None:
+        first = dataclasses.replace(settings.shards, number=0)
+        try:
+            of_shard(dataclasses.replace(settings, shards=first))
+        except Refusal as e:
+            yield e
 
 
 def secret_file(root: str, name: str) -> str:
@@ -112,6 +123,12 @@ def make_secrets(settings: Settings) -> None:
 
 def _port(port: int, shard: Shard) -> int:
     return port + shard.number if port else 0
+
+
+def _shifted(address: str, shard: Shard) -> str:
+    """Return the address of another supervisor's listener for agents, whose port is that of shard 0."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + shard.number}"
 
 
 def _with_schema(url: str, shard: Shard) -> str:

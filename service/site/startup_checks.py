@@ -22,6 +22,7 @@ from . import (
     pool_file,
     queue_file,
     secret_rotation,
+    shards,
     sign_in_checks,
     users_file,
 )
@@ -41,6 +42,7 @@ def check(settings: Settings) -> None:
 def problems(settings: Settings) -> Iterator[Refusal]:
     """Yield everything that prevents a supervisor from starting with these settings."""
     yield from _setting_problems(settings)
+    yield from shards.problems(settings)
     yield from sign_in_checks.problems(settings)
     if settings.exits.table is not None:
         yield from exit_table_file.read(settings.exits.table)[1]

@@ -16,6 +16,7 @@ from typing import Any
 
 import postgres_server
 import pytest
+import requests
 from supervisor_fork_server import ForkedProcess
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
@@ -88,7 +89,7 @@ class Sharded:
     def start(self, *words: str) -> tuple[Process, str]:
         """Start another process of the site; return it with its address."""
         site = self.site
-        python, module, cli, *_ = site.arguments()
+        python, module, cli = site.arguments()[:3]
         sets = [a for s in site._sets for a in ("--set", s)]
         with (site.place / "up.log").open("ab") as log:
             process = subprocess.Popen(
@@ -130,7 +131,8 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
             "resources.local_cpu=6",
             f"auth.users={roles}",
             "supervisor.development=true",
-        )
+        ),
+        web=True,
     )
     found = Sharded(site)
     try:
@@ -305,6 +307,42 @@ def test_requests_about_all_users_have_the_answers_of_all_shards(sharded: Sharde
     assert code == 501 and "several shards" in refused["message"]
 
 
+def test_people_of_both_shards_use_the_front_end(sharded: Sharded) -> None:
+    """The front end, which has the server secret, needs nothing of its own for shards."""
+    site, shards = sharded.site, set[int]()
+    for name in (f"person{n}" for n in range(20)):
+        with requests.Session() as session:
+
+            def post(
+                path: str, body: Any = None, session: requests.Session = session
+            ) -> requests.Response:
+                return session.post(site.front + path, json=body or {}, timeout=20)
+
+            uid = post("/sign-in", {"name": name}).json()["uid"]
+            if shard_of(uid, TOTAL) in shards:
+                continue
+            shards.add(shard_of(uid, TOTAL))
+            ticket = post("/live-ticket").json()
+            live = session.get(
+                site.front + "/live",
+                headers={ticket["header"]: ticket["ticket"]},
+                stream=True,
+                timeout=20,
+            )
+            assert live.status_code == 200
+            run = shell("exit 0", uid)
+            site.submit(run)
+            for line in live.iter_lines(chunk_size=1):
+                if line.startswith(b"data: ") and '"completed"' in line.decode():
+                    break
+            live.close()
+            listed = post("/own-jobs", {"active": None}).json()["jobs"]
+            assert [j["computeJid"] for j in listed] == [jid_of(run)], listed
+        if len(shards) == TOTAL:
+            break
+    assert shards == set(range(TOTAL))
+
+
 def test_events_of_all_users_are_resumed_in_each_shard(sharded: Sharded) -> None:
     site = sharded.site
 
@@ -427,6 +465,16 @@ def test_a_wrong_start_is_refused_by_name(
     given = [a for s in (*site._sets, *sets) for a in ("--set", s)]
     done = site.command("supervisor", *words, "--port", "0", *given)
     assert done.returncode == 78 and said in done.stderr, done.stderr
+
+
+def test_a_root_with_shards_is_not_used_without_them(sharded: Sharded) -> None:
+    for words in (("up",), ("up", "--no-web")):
+        done = sharded.site.command(*words, "--port", "0")
+        assert done.returncode == 78 and "shards.count" in done.stderr, done.stderr
+    done = sharded.site.command("db", "check")
+    assert done.returncode == 125 and "shards/0" in done.stderr, done.stderr
+    done = sharded.site.command("--root", str(sharded.root(1)), "db", "check")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:

@@ -167,7 +167,11 @@ def health(answers: Answers) -> Row:
     """Return the health of all shards."""
     states = [str(body.get("state")) for body in answers.values()]
     worst = max(states, key=lambda s: _STATES.index(s) if s in _STATES else len(_STATES))
-    reasons = [{**r, "shard": k} for k in sorted(answers) for r in answers[k].get("reasons", ())]
+    reasons = [
+        {**r, "sentence": f"shard {k}: {r.get('sentence')}", "shard": k}
+        for k in sorted(answers)
+        for r in answers[k].get("reasons", ())
+    ]
     first: Row = answers[min(answers)]
     return {**first, "state": worst, "reasons": reasons}
 

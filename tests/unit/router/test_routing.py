@@ -104,6 +104,7 @@ def test_a_sign_in_by_code_is_refused_by_name() -> None:
 def test_routes_are_found_as_the_supervisor_finds_them() -> None:
     found = TABLE.find("/api/v2/jobs/alice~job1/config", "GET")
     assert found.parts == {"uid": "alice", "job": "job1"}
+    assert TABLE.find("/api/v1/user/%61lice/jobs", "GET").parts == {"uid": "alice"}
     assert TABLE.find("/api/v2/jobs/alice~job1/tag", "DELETE").route.methods == ("DELETE",)
     assert TABLE.find("/api/run-many", "GET").route.methods == ("POST",)
     assert TABLE.find("/api/v1/nothing/there", "GET").route.path == "/api/v[12]/.*"

@@ -131,6 +131,16 @@ def test_a_missing_shard_is_named_in_every_merged_answer() -> None:
     assert b'jobscribe_shard_up{shard="1"} 0\n' in text
 
 
+def test_health_is_that_of_the_worst_shard_and_names_it() -> None:
+    reason = {"what": "disk", "state": "degraded", "sentence": "the disk is full"}
+    got = joined(
+        shard_rules.HEALTH,
+        {0: {"state": "ok", "reasons": []}, 1: {"state": "degraded", "reasons": [reason]}},
+    )
+    assert got["state"] == "degraded"
+    assert got["reasons"] == [{**reason, "sentence": "shard 1: the disk is full", "shard": 1}]
+
+
 def test_rows_and_numbers_are_added() -> None:
     usage = {
         "by": ["user"],

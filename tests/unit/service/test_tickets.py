@@ -74,3 +74,11 @@ def test_a_ticket_with_more_than_the_longest_life_is_refused() -> None:
 def test_another_purpose_of_the_same_secret_signs_no_tickets() -> None:
     other = URLSafeSerializer("s", salt="cookie-session", signer_kwargs={"digest_method": sha256})
     assert "not valid" in refused(other.dumps([UID, int(NOW * 1000) + 1000]))
+
+
+def test_the_address_of_a_client_is_that_which_a_router_has_signed() -> None:
+    signed = tickets.sign_peer("s", "192.0.2.1")
+    assert tickets.peer(("other", "s"), signed) == "192.0.2.1"
+    for wrong in ("", "192.0.2.1", "192.0.2.9" + signed[9:], signed[:-1], signed + "\u00e9"):
+        assert tickets.peer(("s",), wrong) is None, wrong
+    assert tickets.peer(("other",), signed) is None and "s" not in signed.split()[0]

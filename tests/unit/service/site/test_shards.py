@@ -60,6 +60,7 @@ def test_a_tree_of_users_and_ports_are_apart(tmp_path: pathlib.Path) -> None:
             **{
                 "user_root": "/data",
                 "supervisor.agents_port": 9000,
+                "supervisor.agents_others": "b.example.org:9000",
                 "supervisor.port": 8001,
                 "supervisor.tls_cert": "c",
                 "supervisor.tls_key": "k",
@@ -68,6 +69,7 @@ def test_a_tree_of_users_and_ports_are_apart(tmp_path: pathlib.Path) -> None:
     )
     assert found.user_root == "/data/shards/2"
     assert (found.supervisor.agents_port, found.supervisor.port) == (9002, 0)
+    assert found.supervisor.agents_others == ("b.example.org:9002",)
     assert found.supervisor.tls_cert is None, "the public address is the router's"
     given = {"supervisor.tls_cert": "c", "supervisor.tls_key": "k", "shards.tls_port": 9100}
     open_ = shards.of_shard(made(tmp_path, 2, **given)).supervisor

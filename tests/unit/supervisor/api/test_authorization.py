@@ -24,7 +24,7 @@ from jobscribe.db.store.contract import Batch
 from jobscribe.protocol.api.requests import RunSimulation, RunSpec
 from jobscribe.protocol.api.tokens import SCOPES
 from jobscribe.protocol.errors import Refusal
-from jobscribe.protocol.wire.handshake import ACTOR, SIGNED_IN
+from jobscribe.protocol.wire.handshake import ACTOR, SIGNED_IN, TOKEN_SCOPES
 from jobscribe.service.site.secret_rotation import fixed
 from jobscribe.service.site.users_file import Group, Users
 from jobscribe.supervisor.access import request_rates
@@ -230,6 +230,32 @@ def test_every_route_declares_its_rights() -> None:
     nobody = {r.path for r in ROUTES if r.subject is Subject.NOBODY}
     assert nobody == OPEN | ANYBODY
     assert all(r.scope == "admin" for r in ROUTES if r.subject is Subject.ALL)
+
+
+@pytest.mark.parametrize(
+    ("uid", "scopes"),
+    ((ANN, ("read",)), (ADMIN, ("read", "admin")), (ADMIN, ("read", "control")), (CHIEF, SCOPES)),
+)
+async def test_a_router_passes_on_exactly_the_rights_of_a_token(
+    site: Site, uid: str, scopes: tuple[str, ...]
+) -> None:
+    """With the server secret, the user and the scopes, a router gets what the token would get."""
+    token = await site.token(uid, *scopes)
+    routers = {SIGNED_IN: uid, TOKEN_SCOPES: ",".join(scopes)}
+    for route in API:
+        for named in (uid, BOB, None):
+            own = await site.send(route, token, named)
+            acts = site.acts()[-1:]
+            passed = await site.send(route, SECRET, named, **routers)
+            assert (passed.code, passed.body.get("code")) == (own.code, own.body.get("code")), (
+                route.path,
+                named,
+            )
+            assert [a.actor_role for a in site.acts()[-1:]] == [a.actor_role for a in acts]
+    # a client has no secret, so the headers mean nothing
+    who = await site.ask("GET", "/api/whoami", token, **{SIGNED_IN: ADMIN, TOKEN_SCOPES: "admin"})
+    assert who.code == 200
+    assert (await site.ask("GET", "/api/whoami", None, **routers)).code == 401
 
 
 def concerns_users(route: Route) -> bool:
