@@ -30,6 +30,7 @@ from jobscribe.protocol.wire.messages import (
     DebuggerIo,
     Execution,
     ListStops,
+    Sample,
     Shared,
     Stops,
     TaskSpec,
@@ -47,6 +48,7 @@ class Ground:
         self.folder = root / "agent" / "sbatch.parallel.user1234@lab"
         self.folder.mkdir(parents=True)
         self.said: list[Execution] = []
+        self.samples: list[Sample] = []
         self.agents: list[BatchController] = []
         self.cluster = Cluster(
             name="lab", poll_secs=0.3, poll_max_secs=1.0, environment=dict(slurm.env)
@@ -64,6 +66,7 @@ class Ground:
             Log("agent", Redactor(), Direct()),
             self.said.append,
             base=self.root,
+            on_samples=lambda message: self.samples.extend(message.samples),
         )
         self.agents.append(batch)
         self.said += await batch.start()
@@ -225,6 +228,20 @@ async def test_the_next_agent_takes_over_what_slurm_runs(batch_site: Ground) -> 
     end = await batch_site.ended(token)
     assert end.exit is not None and (end.exit.code, end.exit.source) == (4, "script")
     assert (batch_site.root / "stamps").read_text() == f"{token}\n"
+
+
+async def test_steps_that_a_job_begins_are_sampled_while_they_run(batch_site: Ground) -> None:
+    """A step is no child of the script, and would be missed below it."""
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    hold = "import time; held = b'x' * 30_000_000; time.sleep(600)"
+    text = f'srun --overlap --mem=0 python3 -c "{hold}"'
+    batch.launch(token, batch_site.spec(text))
+    sample = await batch_site.until(lambda: batch_site.samples and batch_site.samples[-1])
+    assert sample.token == token and sample.processes >= 3, "script, srun, and the program"
+    assert 30e6 < sample.memory_bytes < 200e6, sample
+    batch.stop(token, "cancel", 1.0)
+    await batch_site.ended(token)
 
 
 async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_are_done(

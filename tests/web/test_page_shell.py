@@ -61,7 +61,7 @@ def test_a_terminal_in_the_page_of_a_held_job(browser: Any, site: SupervisorProc
     # output is text: no title, no element, no link to another host
     ann.types(HOSTILE)
     ann.until_screen(r"\nlink<b>x</b>")
-    assert page.locator(".terminal b").count() == 0 and page.title() != "title"
+    assert page.locator(".shell-screen b").count() == 0 and page.title() != "title"
     assert ann.violations() == []
 
     # the size follows the window, and text can be copied
@@ -85,7 +85,7 @@ def test_a_terminal_in_the_page_of_a_held_job(browser: Any, site: SupervisorProc
     page.get_by_role("tab", name="Shell").click()
     ann.until(STATUS, "^Connected")
     ann.expected.append("/live|/page-data/")
-    page.locator(".terminal textarea").focus()
+    page.locator(".shell-screen textarea").focus()
     ann.context.set_offline(True)
     ann.context.set_offline(False)
     ann.types("clear; seq 1 500 | tail -n 2; echo do''ne")

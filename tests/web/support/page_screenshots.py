@@ -86,6 +86,8 @@ def filled_site() -> Iterator[tuple[SupervisorProcess, dict[str, str]]]:
                 "job-parameters": f"{running}?tab=parameters",
                 "job-clone": f"{running}?tab=parameters&edit=1",
                 "job-debug": f"{running}?tab=debug",
+                "job-shell": f"{running}?tab=shell",
+                "job-shell-intro": f"{running}?tab=shell",
                 "job-events": f"{failed}?tab=events",
                 "job-files": f"{done}?tab=files&file=result.csv",
                 "account": "/account",
@@ -113,6 +115,13 @@ def _simulation(ann: AppsUser, app: str, values: dict[str, object], state: str) 
     return ann.page.url.removeprefix(ann.site.front)
 
 
+def _open_shell(ann: PagesUser) -> None:
+    ann.page.get_by_role("button", name="Open a shell").click()
+    ann.until(".shell-head [role=status]", "^Connected")
+    ann.types(r"printf '\033[31mred\033[0m \033[32mgreen\033[0m \033[1;34mblue\033[0m\n'; ls -la")
+    ann.until_screen(r"total \d+")
+
+
 def _print_shifts(ann: PagesUser, name: str, width: int) -> None:
     for score, moved in ann.page.evaluate("() => shifts"):
         if score >= _LEAST_SHIFT:
@@ -133,6 +142,8 @@ def main(folder: Path) -> None:
                 for name, path in pages.items():
                     ann.page.goto(site.front + path)
                     ann.page.wait_for_timeout(700)
+                    if name == "job-shell":
+                        _open_shell(ann)
                     ann.page.screenshot(path=folder / f"{name}-{scheme}-{width}.png")
                     if scheme == "light" and not IS_FIREFOX:
                         _print_shifts(ann, name, width)

@@ -86,6 +86,6 @@ class PagesUser(ChromiumUser):
 
 
 #: xterm's text of the screen.
-_SCREEN = ".terminal .xterm-rows"
+_SCREEN = ".shell-screen .xterm-rows"
 _ROWS = """() => [...document.querySelectorAll("table.jobs tbody tr")].map(
   (row) => [row.querySelector(".title").innerText, row.dataset.state])"""

@@ -3,6 +3,7 @@
 import { ApiError, get, getTagged, post, refusal } from "./api.ts";
 import type { Why } from "./jobs.ts";
 import { path } from "./site.ts";
+import type { AppInfo, Values } from "./text/app_types.ts";
 import type { SignInNeed } from "./text/cluster_sign_in.ts";
 import {
   NO_FILE,
@@ -12,41 +13,7 @@ import {
   type StoredSimulation,
 } from "./text/simulation.ts";
 
-export type Value = string | number | boolean;
-export type Values = Record<string, Value>;
-
-export interface Field {
-  name: string;
-  title: string;
-  default: Value;
-  minimum?: number | null;
-  maximum?: number | null;
-  unit?: string;
-  choices?: string[];
-}
-
-export interface Report {
-  name: string;
-  title: string;
-  picture: "curves" | "heatmap" | "points";
-}
-
-export interface Model {
-  name: string;
-  title: string;
-  kind: "sequential" | "parallel";
-  fields: Field[];
-  reports: Report[];
-}
-
-export interface AppInfo {
-  name: string;
-  title?: string;
-  version?: string;
-  models?: Model[];
-  /** The app cannot be loaded. */
-  error?: string;
-}
+export type { AppInfo, Field, Model, Report, Value, Values } from "./text/app_types.ts";
 
 export interface Partition {
   name: string;

@@ -31,3 +31,7 @@ export const isOwn = (jid: string): boolean => ownerOf(jid) === site.user;
 /** Return the address of a download of a job. */
 export const downloadPath = (name: string, jid: string): string =>
   path(`/page-data/${isOwn(jid) ? "" : "site/"}${name}/${jid}`);
+
+/** Return the address of a file of a job. */
+export const filePath = (jid: string, name: string): string =>
+  `${downloadPath("job-file", jid)}?name=${encodeURIComponent(name)}`;

@@ -16,9 +16,9 @@ import {
 import { sentence } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
 import type { Problem } from "../text/problem.ts";
+import { Notes } from "./definition_notes.tsx";
 import { notify } from "./frame.tsx";
 import { ErrorMessage } from "./messages.tsx";
-import { Notes } from "./parameters.tsx";
 
 export function CloneEditor(props: {
   jid: string;

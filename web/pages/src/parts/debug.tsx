@@ -7,12 +7,12 @@ import { useEffect } from "preact/hooks";
 import { data } from "../api.ts";
 import { now } from "../clock.ts";
 import { useRemote } from "../remote.ts";
-import { jobPath, ownerOf } from "../site.ts";
+import { filePath, jobPath, ownerOf } from "../site.ts";
 import { type Profile, profileOf } from "../text/flame.ts";
 import { bytes, duration, sentence } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
 import { Command } from "./command.tsx";
-import { type FilesReply, filePath } from "./files.tsx";
+import type { FilesReply } from "./files.tsx";
 import { ProfileView } from "./flame.tsx";
 import { Icon } from "./icons.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
@@ -39,14 +39,6 @@ interface Stop {
 interface StopsReply {
   stops: Stop[];
   notes: string[];
-}
-
-export interface CoreFile {
-  name: string;
-  pid?: number;
-  program?: string;
-  signal?: number | null;
-  size: number;
 }
 
 /** Stops are no events. */

@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import { data } from "../api.ts";
 import { useRemote } from "../remote.ts";
-import { downloadPath, isOwn, jobPath } from "../site.ts";
+import { filePath, isOwn, jobPath } from "../site.ts";
 import { bytes, moment } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
 import { Icon } from "./icons.tsx";
@@ -26,9 +26,6 @@ export interface FilesReply {
 }
 
 const PAGE = 200;
-
-export const filePath = (jid: string, name: string): string =>
-  `${downloadPath("job-file", jid)}?name=${encodeURIComponent(name)}`;
 
 export function Files(props: { jid: string; active: boolean; view: JobView }): JSX.Element {
   const { jid, active, view } = props;

@@ -4,6 +4,7 @@
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError, refusal, unreadable } from "../api.ts";
+import { filePath } from "../site.ts";
 import {
   type Box,
   boxes,
@@ -14,7 +15,6 @@ import {
   type Profile,
 } from "../text/flame.ts";
 import { bytes, duration, plural } from "../text/format.ts";
-import { filePath } from "./files.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Plot } from "./plot.tsx";
 import { Table } from "./table.tsx";

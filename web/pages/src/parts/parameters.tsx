@@ -5,9 +5,9 @@ import type { JSX } from "preact";
 import { data } from "../api.ts";
 import { useRemote } from "../remote.ts";
 import { commands, type DefinitionReply, groups, masked } from "../text/definition.ts";
-import { sentence } from "../text/format.ts";
 import type { JobView } from "../text/job_view.ts";
 import { CloneEditor } from "./clone_editor.tsx";
+import { Notes } from "./definition_notes.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 
 export function Parameters(props: {
@@ -63,20 +63,5 @@ function Shown({ reply }: { reply: DefinitionReply }): JSX.Element {
       )}
       <Notes reply={reply} />
     </div>
-  );
-}
-
-export function Notes({ reply }: { reply: DefinitionReply }): JSX.Element | null {
-  const { notes, withheld } = reply;
-  if (notes.length === 0 && withheld.length === 0) return null;
-  return (
-    <ul class="soft notes">
-      {notes.map((note) => (
-        <li key={note}>{sentence(note)}</li>
-      ))}
-      {withheld.map((w) => (
-        <li key={w.where}>{sentence(`${w.where}: looks like a secret and is not shown`)}</li>
-      ))}
-    </ul>
   );
 }

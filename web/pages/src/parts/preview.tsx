@@ -3,6 +3,7 @@
 import type { JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { ApiError, refusal, unreadable } from "../api.ts";
+import { filePath } from "../site.ts";
 import { bytes as size } from "../text/format.ts";
 import {
   type Table as Csv,
@@ -15,7 +16,6 @@ import {
   table,
   tablePlot,
 } from "../text/preview.ts";
-import { filePath } from "./files.tsx";
 import { Icon } from "./icons.tsx";
 import { ErrorMessage, Loading } from "./messages.tsx";
 import { Plot } from "./plot.tsx";

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 import { type Hints, ROLE_HINTS } from "../text/form_hints.ts";
 import { driverOf, EMPTY_ROLE, type RoleField, withoutRole } from "../text/job_form.ts";
-import { type About, type FieldsProps, Lines, TextField } from "./job_fields.tsx";
+import { type About, type FieldsProps, Lines, TextField } from "./form_controls.tsx";
 
 export function RoleFields(props: FieldsProps & { index: number; hints: Hints }): JSX.Element {
   const { form, index, problems, onChange } = props;

@@ -129,7 +129,7 @@ export function Shell(props: {
           <section
             // another shell has another terminal
             key={placeKey(opened.place)}
-            class="terminal"
+            class="shell-screen"
             ref={box}
             aria-label={`Terminal in ${taskText(opened.place)}`}
           />

@@ -6,9 +6,16 @@ import { jobPath } from "../site.ts";
 import { type Attempt, attemptText } from "../text/attempts.ts";
 import { duration, moment } from "../text/format.ts";
 import { formatView, type JobView } from "../text/job_view.ts";
-import type { CoreFile } from "./debug.tsx";
 import { Loading } from "./messages.tsx";
 import { Table } from "./table.tsx";
+
+export interface CoreFile {
+  name: string;
+  pid?: number;
+  program?: string;
+  signal?: number | null;
+  size: number;
+}
 
 export interface Exit {
   code: number | null;

@@ -38,6 +38,8 @@ export class TerminalView {
       cursorBlink: false,
       fontFamily: style.fontFamily,
       fontSize: Number.parseFloat(style.fontSize),
+      // with 1, underscores of some fonts are cut off
+      lineHeight: 1.2,
       // links in output would lead to other hosts
       linkHandler: { activate: () => {} },
       minimumContrastRatio: CONTRAST,

@@ -1,6 +1,6 @@
 /** Stored simulations, their values, and addresses of their page. Pure. */
 
-import type { AppInfo, Field, Model, Value, Values } from "../apps.ts";
+import type { AppInfo, Field, Model, Value, Values } from "./app_types.ts";
 
 /** A simulation as its file has it. models: the values of the fields, for each model. */
 export interface Simulation {

@@ -1,1 +1,0 @@
-import{L as l}from"./part-RNZRGGFS.js";function n(e){return l("section",{class:"scroll",tabIndex:0,"aria-label":e.label,children:e.children})}export{n as a};
