@@ -76,8 +76,8 @@ def refused_for_nothing(clients: "Clients", supervisor: "Supervisor", uid: str) 
         if text in live:
             run, secs = live[text], supervisor.time.now - p.started
             if token not in world.began and run is not None and run.queued_mono is not None:
-                if run.queued_boot_id != home.boot_id:
-                    return False  # no clock goes on over a reboot
+                if run.queued_boot_id != home.boot_id or run.serial != token.serial:
+                    return False  # no clock goes on over a reboot, or is known of an earlier run
                 secs = home.mono - run.queued_mono
         if spec is None or supervisor.policy.batch:
             return False
