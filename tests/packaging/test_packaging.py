@@ -23,6 +23,7 @@ PRODUCT = (
     "diagnosis",
     "drivers",
     "protocol",
+    "router",
     "runtime",
     "schema",
     "service",
