@@ -184,10 +184,10 @@ class Upstream:
                     self._tls = self._tls or ssl.create_default_context()
                     return await stream.start_tls(False, self._tls, parts.hostname)
         except (OSError, tornado.iostream.StreamClosedError) as e:  # TimeoutError is an OSError
-            stream.close()
+            _close(stream)
             raise Unreached(str(e)) from None
         except BaseException:
-            stream.close()
+            _close(stream)
             raise
         return stream
 
@@ -287,6 +287,12 @@ class _Reader(HTTPMessageDelegate):
                 raise Unreached("the supervisor stands by")
             await self._sink.begin(*self._held)
             await self._sink.take(self._body)
+
+
+def _close(stream: tornado.iostream.IOStream) -> None:
+    """Close a stream, unless TLS has its socket: then the stream of TLS closes it."""
+    if stream.socket is not None:
+        stream.close()
 
 
 def _is_standby(body: bytes) -> bool:

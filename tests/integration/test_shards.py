@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import signal
+import ssl
 import subprocess
 import threading
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import postgres_server
 import pytest
 import requests
+from certificate_authority import Authority
 from supervisor_fork_server import ForkedProcess
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
@@ -383,6 +385,12 @@ def test_events_of_all_users_are_resumed_in_each_shard(sharded: Sharded) -> None
 THREE = ("shards.count=3", "slots.local_parallel=3")
 
 
+def published(site: SupervisorProcess) -> str | None:
+    """Return the address file, once it is that of a router with TLS."""
+    text = (site.root / "client.json").read_text()
+    return text if "public" in text else None
+
+
 class Asking:
     """A user who asks all the time. worst: longest time of an answer in seconds. wrong: other answers."""
 
@@ -438,9 +446,23 @@ def test_users_of_one_shard_notice_nothing_of_the_death_of_another_supervisor(
     until(lambda: "starting it again" in site.log(), "the supervisor is started again")
 
 
-def test_a_router_can_be_killed(sharded: Sharded) -> None:
+def test_a_router_can_be_killed(sharded: Sharded, tmp_path: Path) -> None:
     site = sharded.site
-    router, url = sharded.start("router")
+    authority = Authority("this site")
+    cert, key = authority.issue(tmp_path)
+    sets = (f"supervisor.tls_cert={cert}", f"supervisor.tls_key={key}", "supervisor.tls_port=0")
+    router, url = sharded.start("router", *(a for s in sets for a in ("--set", s)))
+    # it has the interface for other machines, with TLS
+    public = json.loads(until(lambda: published(site), "the router has written its address"))[
+        "public"
+    ]
+    trusted = ssl.create_default_context(cafile=str(authority.write(tmp_path / "ca.pem")))
+    connection = http.client.HTTPSConnection(
+        f"127.0.0.1:{public.rpartition(':')[2]}", timeout=20, context=trusted
+    )
+    connection.request("GET", "/readyz")
+    assert connection.getresponse().status == 200
+    connection.close()
     with Client(f"{url},{site.url}", sharded.tokens[ANN]) as client:
         job = client.run(["sh", "-c", "exit 5"])
         router.kill()

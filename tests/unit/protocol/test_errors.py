@@ -20,6 +20,7 @@ PRODUCT = (
     "runtime",
     "schema",
     "service",
+    "router",
     "supervisor",
     "web",
 )

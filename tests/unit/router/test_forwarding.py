@@ -1,13 +1,16 @@
 """A request goes to the address of a shard that serves, and is not sent twice without need."""
 
 import socket
+import ssl
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tornado.httpserver
 import tornado.testing
 import tornado.web
+from certificate_authority import Authority
 from tornado.httputil import HTTPHeaders
 
 from jobscribe.router.forwarding import Parts, ask, to_shard
@@ -19,7 +22,7 @@ from jobscribe.service.settings.loader import load
 class Supervisor:
     """A server with one kind of answer: `serves`, `standby`, `dies` or `busy`."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, tls: ssl.SSLContext | None = None) -> None:
         self.kind, self.requests = kind, list[tuple[str, bytes]]()
         me = self
 
@@ -35,10 +38,12 @@ class Supervisor:
                         self.set_status(503)
                         self.finish({"code": "noSupervisor" if code == "standby" else "draining"})
 
-        self._server = tornado.httpserver.HTTPServer(tornado.web.Application([(".*", Handler)]))
+        self._server = tornado.httpserver.HTTPServer(
+            tornado.web.Application([(".*", Handler)]), ssl_options=tls
+        )
         bound, port = tornado.testing.bind_unused_port()
         self._server.add_sockets([bound])
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{port}"
 
     async def drop(self) -> None:
         """Close all connections, as a supervisor does with idle ones."""
@@ -124,3 +129,25 @@ async def test_an_idle_connection_that_was_closed_is_replaced(
             await supervisors["serves"].drop()
     assert [path for path, _ in supervisors["serves"].requests] == ["/0", "/1", "/2"]
     p.upstream.close()
+
+
+async def test_a_supervisor_on_another_machine_must_have_a_valid_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority("this site")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*authority.issue(tmp_path))
+    supervisor = Supervisor("serves", tls)
+    try:
+        for trusted, served in ((authority, True), (Authority("somebody else"), False)):
+            monkeypatch.setenv("SSL_CERT_FILE", str(trusted.write(tmp_path / "ca.pem")))
+            p = parts(supervisor.url)
+            if served:
+                assert (await sent(p)).answer().code == 200
+            else:
+                with pytest.raises(Unreached):
+                    await sent(p)
+            p.upstream.close()
+        assert len(supervisor.requests) == 1
+    finally:
+        await supervisor.close()
