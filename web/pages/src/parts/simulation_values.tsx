@@ -71,6 +71,9 @@ export function ValuesForm(props: {
   const [other, setOther] = useState<StoredSimulation | undefined>(() =>
     draft?.tag && draft.tag !== stored.tag ? stored : undefined,
   );
+  /** The tag of what was stored when the values were typed. */
+  const base = useRef(draft?.tag || stored.tag);
+  if (!other) base.current = stored.tag;
   const [faults, setFaults] = useState<ReadonlyMap<string, string>>(new Map());
   const [refused, setRefused] = useState<ApiError | undefined>();
   const [busy, setBusy] = useState(false);
@@ -119,7 +122,7 @@ export function ValuesForm(props: {
     setTexts(next);
     setFaults(new Map());
     setRefused(undefined);
-    writeDraft(run, { texts: next, tag: other ? (draft?.tag ?? "") : stored.tag });
+    writeDraft(run, { texts: next, tag: base.current });
   };
   const mark = (next: ReadonlyMap<string, string>): void => {
     setFaults(next);
@@ -189,7 +192,7 @@ export function ValuesForm(props: {
       </div>
       {refused && <ErrorMessage error={refused} />}
       {other && (
-        <div class="message changed" role="alert">
+        <div class="message elsewhere" role="alert">
           <p>
             <strong>
               {other.found
