@@ -78,8 +78,10 @@ def start(folder: str, *, steps: bool) -> tuple[str, ...]:
     return (
         "u=",
         f'[ "${{SLURM_STEP_NUM_NODES:-${{SLURM_JOB_NUM_NODES:-1}}}}" -gt 1 ] || '
-        f'{{ usage {folder} "$$" {job} </dev/null >/dev/null 2>&1 & u=$!; }}',
-        'trap \'[ -z "$u" ] || kill "$u" 2>/dev/null\' EXIT',
+        # with `exec`: otherwise the shell keeps copies of the output open
+        f'{{ (exec </dev/null >/dev/null 2>&1; usage {folder} "$$" {job}) & u=$!; }}',
+        # a new process may miss SIGTERM, before it has replaced the traps of its parent
+        'trap \'[ -z "$u" ] || kill -KILL "$u" 2>/dev/null\' EXIT',
     )
 
 
