@@ -5,6 +5,7 @@ of either.
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import supervisor_process
@@ -13,6 +14,8 @@ from front_end_fixture import ALSO, FrontEnd
 from stub_supervisor import StubSupervisor
 from supervisor_process import SupervisorProcess
 
+#: Files that share one browser for each process of pytest.
+PAGES = "test_page_"
 SETS = ("apps.also=" + ",".join(ALSO), "slots.local_sequential=2", "slots.local_parallel=2")
 
 
@@ -22,6 +25,26 @@ def _agents_find_the_test_apps() -> Iterator[None]:
     supervisor_process.PYTHON_PATH = before + os.pathsep + str(Path(__file__).parent / "apps")
     yield
     supervisor_process.PYTHON_PATH = before
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Return the browser that the files of pages share. Each user has a context of their own."""
+    chromium_user = pytest.importorskip("chromium_user", reason="playwright is not installed")
+    browser = chromium_user.shared_browser()
+    yield browser
+    if browser.is_connected():
+        for context in browser.contexts:
+            context.close()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the shared browser after the last test of pages: no event loop could run beside it."""
+    if item.path.name.startswith(PAGES) and not (nextitem and nextitem.path.name.startswith(PAGES)):
+        import chromium_user
+
+        chromium_user.close_shared()
 
 
 @pytest.fixture

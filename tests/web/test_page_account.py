@@ -8,22 +8,12 @@ import httpcore
 import pytest
 from supervisor_process import SupervisorProcess, jid_of, shell, until
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright's Python package is not installed"
-)
+pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
-from chromium_user import IS_FIREFOX, launched, needs_browser
+from chromium_user import IS_FIREFOX, needs_browser
 from pages_user import PagesUser
 
 pytestmark = needs_browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        browser = launched(p)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

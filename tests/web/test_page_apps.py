@@ -9,25 +9,15 @@ from typing import Any
 import pytest
 from supervisor_process import SupervisorProcess, until
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright's Python package is not installed"
-)
+pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
 from apps_site import HEAT, People, apps_site, apps_users, told
-from chromium_user import IS_FIREFOX, launched, needs_browser
+from chromium_user import IS_FIREFOX, needs_browser
 
 #: A name that would show an alert, were it not a text.
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 pytestmark = needs_browser
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        browser = launched(p)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

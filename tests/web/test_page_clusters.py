@@ -22,12 +22,10 @@ from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Log
 from jobscribe.web import create_blueprint
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright's Python package is not installed"
-)
+pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
 from apps_user import AppsUser
-from chromium_user import ChromiumUser, launched, needs_browser
+from chromium_user import ChromiumUser, needs_browser
 
 pytestmark = needs_browser
 
@@ -203,14 +201,6 @@ def url(stub: StubSupervisor, house: House, lines: Lines) -> Iterator[str]:
     thread.join(10)
     server.server_close()
     app.extensions["jobscribe"].close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        browser = launched(p)
-        yield browser
-        browser.close()
 
 
 class ClusterUser(AppsUser):

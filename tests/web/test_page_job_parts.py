@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from supervisor_process import SupervisorProcess, jid_of, spec, until
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright's Python package is not installed"
-)
+pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
-from chromium_user import IS_FIREFOX, launched, needs_browser
+from chromium_user import IS_FIREFOX, needs_browser
 from pages_user import PagesUser
 
 pytestmark = needs_browser
@@ -46,13 +44,10 @@ def site() -> Iterator[SupervisorProcess]:
 
 
 @pytest.fixture
-def ann(site: SupervisorProcess) -> Iterator[PagesUser]:
-    with playwright.sync_playwright() as p:
-        browser = launched(p)
-        ann = PagesUser(browser, site, "ann", viewport={"width": 1280, "height": 800})
-        yield ann
-        ann.close()
-        browser.close()
+def ann(browser: Any, site: SupervisorProcess) -> Iterator[PagesUser]:
+    ann = PagesUser(browser, site, "ann", viewport={"width": 1280, "height": 800})
+    yield ann
+    ann.close()
 
 
 def test_the_tabs_of_a_job(ann: PagesUser, site: SupervisorProcess, tmp_path: Path) -> None:

@@ -9,25 +9,15 @@ from typing import Any
 import pytest
 from supervisor_process import SupervisorProcess, jid_of, shell, until
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright's Python package is not installed"
-)
+pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
-from chromium_user import launched, needs_browser
+from chromium_user import needs_browser
 from pages_user import PagesUser
 
 pytestmark = needs_browser
 
 #: A name that would show an alert, were it not a text.
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        browser = launched(p)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

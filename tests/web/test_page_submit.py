@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 from supervisor_process import SupervisorProcess, jid_of, shell, until
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright's Python package is not installed"
-)
+pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
-from chromium_user import launched, needs_browser
+from chromium_user import needs_browser
 from pages_user import PagesUser
 
 from jobscribe.web.server.development_login import uid_of
@@ -53,14 +51,6 @@ SELECTED = """() => {
   return field.value?.slice(field.selectionStart, field.selectionEnd);
 }"""
 WIDE = {"width": 1280, "height": 800}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        browser = launched(p)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,15 @@ from typing import Any, Self
 
 import firefox_bidi
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, Playwright, Request
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    Error,
+    Page,
+    Playwright,
+    Request,
+    sync_playwright,
+)
 from supervisor_process import until
 
 CHROMIUM = "/usr/bin/chromium"
@@ -34,6 +42,8 @@ needs_browser = pytest.mark.skipif(
 SECS = 40.0
 #: What the browser says of requests that it drops when the machine gets another network interface.
 NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
+_playwright: list[Playwright] = []
+_shared: list[Browser] = []
 
 
 def launched(playwright: Playwright) -> Browser:
@@ -42,6 +52,23 @@ def launched(playwright: Playwright) -> Browser:
         return playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
     path = firefox_bidi.executable(Path(tempfile.mkdtemp()))
     return playwright.firefox.launch(channel="moz-firefox", executable_path=path, timeout=120_000)
+
+
+def shared_browser() -> Browser:
+    """Return the browser of this process. Start one if there is none, or if it has ended."""
+    if not _shared or not _shared[0].is_connected():
+        close_shared()
+        # its event loop counts as running in this thread until `close_shared`
+        _playwright.append(sync_playwright().start())
+        _shared.append(launched(_playwright[0]))
+    return _shared[0]
+
+
+def close_shared() -> None:
+    while _shared:
+        _shared.pop().close()
+    while _playwright:
+        _playwright.pop().stop()
 
 
 def _is_ours(text: str) -> bool:
