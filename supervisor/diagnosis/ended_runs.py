@@ -381,13 +381,12 @@ def _add_measurements(answer: Answer, exit_: ExitInfo) -> None:
         lines.append(f"largest memory of one process: {exit_.max_rss_bytes / 2**20:.0f} MiB")
     if facts.memory_peak_bytes and (facts.memory_limit_bytes or killed):
         lines.append(memory_peak(facts, exit_.out_of_memory is True))
-    elif facts.memory_limit_bytes and exit_.out_of_memory:
-        cluster, limit = isinstance(exit_.batch, BatchState), mib(facts.memory_limit_bytes)
-        lines.append(
-            f"its memory limit on each node is {limit}"
-            if cluster
-            else f"its memory limit is {limit}; its memory use was not measured"
-        )
+    if facts.memory_limit_bytes and exit_.out_of_memory:
+        limit = mib(facts.memory_limit_bytes)
+        if isinstance(exit_.batch, BatchState):
+            lines.append(f"its memory limit on each node is {limit}")
+        elif not facts.memory_peak_bytes:
+            lines.append(f"its memory limit is {limit}; its memory use was not measured")
     lines += [f"the kernel's log names it: {line}" for line in facts.kernel]
     if facts.kernel_unread and killed:
         lines.append(f"the kernel's log could not be read here: {facts.kernel_unread}")

@@ -6,6 +6,7 @@ promised one, because these tests check the outcome, not the speed. More tests a
 tests/web/test_defects.py, tests/integration/test_wire.py and tests/integration/test_secrets.py.
 """
 
+import asyncio
 import contextlib
 import hashlib
 import http.client
@@ -399,6 +400,8 @@ async def test_run_13_an_update_with_such_a_number_is_refused_and_the_run_is_non
         agent = await (await local_site.agent()).present()
         token = (await agent.run()).token
         await agent.report(token, "running")
+        while (await local_site.status(run))["state"] == "pending":  # until that is durable
+            await asyncio.sleep(0.01)
         for percent in (math.nan, 30.0, math.inf):
             await agent.say(RunReport(token=token, report={"percentComplete": percent}, at=1.7e9))
         await in_process_supervisor.until(
