@@ -97,7 +97,7 @@ def test_leftovers_of_an_adopted_job_are_found_wherever_they_hang(new_keeper: Ne
 def test_a_reader_of_the_output_is_no_process_of_the_execution(new_keeper: New, who: int) -> None:
     """The lock is the output, open to append. A reader may have it as the same descriptor."""
     keeper = new_keeper()
-    token = keeper.started("sleep NAP")
+    token = keeper.started("exec sleep NAP")  # one process, so nothing can outlive it
     with subprocess.Popen(
         ["sh", "-c", f"exec sleep 86400 9<{keeper.evidence(token)}/stdout.log"],
         user=who if who >= 0 else None,
