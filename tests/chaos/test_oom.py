@@ -96,7 +96,10 @@ def test_every_door_says_that_memory_ran_out(site: SupervisorProcess) -> None:
         site, "job", "status", jid_of(run)
     )
     record = site.root / "supervisor-job" / f"{jid_of(run)}.json"
-    until(lambda: '"outOfMemory": true' in record.read_text(), "its record, which may lag, says so")
+    until(
+        lambda: record.exists() and '"outOfMemory": true' in record.read_text(),
+        "its record, which may lag, says so",
+    )
     assert site.finished(shell("exit 0"))["exit"]["outOfMemory"] is False
 
 

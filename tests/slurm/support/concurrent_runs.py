@@ -157,9 +157,9 @@ class ConcurrentRuns:
         return said
 
     def record(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        said: dict[str, Any] = json.loads(
-            (self.root / "supervisor-job" / f"{jid_of(dict(run))}.json").read_text()
-        )
+        """Return the record; empty before it is written, which may be after the end of a run."""
+        path = self.root / "supervisor-job" / f"{jid_of(dict(run))}.json"
+        said: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         return said
 
     def evidence(self, run: Mapping[str, Any]) -> Path:
@@ -244,7 +244,9 @@ class ConcurrentRuns:
         self._traced(run, job, said)
         on_file = until(
             lambda: (
-                (r := self.record(run))["status"] == status and "state" in r.get("batch", {}) and r
+                (r := self.record(run)).get("status") == status
+                and "state" in r.get("batch", {})
+                and r
             ),
             "its record is written",
             SECS,
