@@ -60,7 +60,7 @@ FIRST = {
     "commits_in_an_earlier_epoch": 6,
     "answers_without_its_lease": 1,
     "acts_without_its_lease": 48,
-    "counts_its_deadline_from_the_answer": 13,
+    "counts_its_deadline_from_the_answer": 16,
     "reads_an_outcome_that_may_still_change": 6,
     "takes_an_unknown_outcome_for_a_failure": 5,
 }
