@@ -88,6 +88,8 @@ class Shells:
         self._wall, self._entropy, self._enabled = wall, entropy, enabled
         self._recordings = recordings
         self._open: dict[str, _Shell] = {}
+        #: those that have ended: of two requests at once, the second one gets the end, too
+        self._ended: dict[str, _Shell] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     def sizes(self) -> dict[str, int]:
@@ -197,7 +199,7 @@ class Shells:
 
     async def _started(self, uid: str, jid: str, shell_id: str) -> _Shell:
         """Return an open shell, which is used now. Raises Refusal("notFound")."""
-        shell = self._open.get(shell_id)
+        shell = self._open.get(shell_id) or self._ended.get(shell_id)
         if shell is None or (shell.uid, shell.jid) != (uid, jid):
             raise Refusal("notFound", GONE)
         # otherwise the far end does not know it yet
@@ -212,6 +214,7 @@ class Shells:
         except Refusal as e:
             if e.code not in ("notFound", "agentUnavailable"):
                 raise
+            self._ended.pop(op.shell_id, None)
             await self._closed(op.shell_id, "agentGone")
             raise Refusal("notFound", GONE) from None
         if answer.end:
@@ -285,6 +288,10 @@ class Shells:
         """Record the end of a shell, once."""
         shell = self._open.pop(id_, None)
         if shell is not None:
+            if reason == "exit":
+                self._ended[id_] = shell
+                if len(self._ended) > MAX_SHELLS:
+                    del self._ended[next(iter(self._ended))]
             await self._audit.append(
                 ShellClosed(
                     at=self._wall(),
@@ -303,6 +310,7 @@ class Shells:
             await asyncio.sleep(ABANDONED_SECS / 5)
             now = asyncio.get_running_loop().time()
             left = [i for i, s in self._open.items() if now - s.used > ABANDONED_SECS]
+            self._ended = {i: s for i, s in self._ended.items() if now - s.used <= IDLE_SECS}
             await asyncio.gather(*(self._abandon(id_) for id_ in left))
 
     async def _abandon(self, id_: str) -> None:

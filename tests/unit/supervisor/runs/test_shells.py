@@ -226,3 +226,15 @@ async def test_a_stream_says_which_bytes_are_missing_and_is_for_its_user(
     await anext(first)
     part = await anext(_stream(shells, 1))
     assert (part["offset"], base64.b64decode(part["data"])) == (4, b"456789")
+
+
+async def test_two_requests_at_once_both_get_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    far, shells = await _typewriter(monkeypatch)
+    far.says(b"no sshd", over=True)
+    end = await shells.use(ShellUse(**WHO, offset=7, limit=0))
+    assert (end["end"], end["code"], shells.sizes()) == (True, 3, {"shells": 0})
+    again = await shells.use(ShellUse(**WHO, offset=7, limit=100))
+    assert (again["end"], again["code"]) == (True, 3)
+    with pytest.raises(Refusal, match="has ended"):
+        await shells.use(ShellUse(**{**WHO, "uid": "bob00001"}, offset=7, limit=100))
+    await shells.close()
