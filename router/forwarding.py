@@ -19,7 +19,7 @@ _WAIT_SECS = 5.0
 
 
 class Parts(NamedTuple):
-    """What requests use. mono, wall: seconds."""
+    """The parts of a router that each request uses. wall: returns unix seconds."""
 
     table: Table
     senders: Senders

@@ -57,7 +57,7 @@ class Table:
 
 
 class Aim(NamedTuple):
-    """Where a request goes. shards: empty: to any shard. whole: the request is about all users of the
+    """The shards that get a request. shards: empty for any one. whole: the request is about all users of the
     site, or about those of several shards.
     """
 

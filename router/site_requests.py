@@ -63,7 +63,7 @@ class Reply(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What the shards answered. missing: those that did not."""
+    """The answers of the shards. missing: the shards that gave none."""
 
     answers: dict[int, Answer]
     missing: list[int]

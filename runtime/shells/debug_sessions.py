@@ -2,6 +2,7 @@
 long, and the bytes between a message and a connection. How a process is reached is up to the caller.
 """
 
+import abc
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
@@ -16,7 +17,7 @@ from ..log.logger import Log
 LEASE_SECS, HELLO_SECS, INPUT_SECS = 30.0, 20.0, 10.0
 
 
-class DebugSession:
+class DebugSession(abc.ABC):
     """One user and one debugger. A subclass has the connection."""
 
     def __init__(self, token: Token, name: str) -> None:
@@ -55,17 +56,17 @@ class DebugSession:
         finally:
             self._reading = False
 
+    @abc.abstractmethod
     async def send(self, data: bytes) -> None:
         """Return when the debugger has taken all of it."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     async def receive(self, limit: int, secs: float) -> bytes | None:
         """Return output as `read` does."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Close the connection. The process waits for another one."""
-        raise NotImplementedError
 
 
 S = TypeVar("S", bound=DebugSession)

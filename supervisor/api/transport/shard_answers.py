@@ -1,4 +1,4 @@
-"""How answers of several shards to a request about all users become one answer. Pure.
+"""Rules that merge the answers of several shards to a request about all users. Pure.
 
 Each route that may concern all users declares its rule (`Route.merge`); a router follows it.
 """
@@ -43,7 +43,7 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the fields of the answers. A field without a rule is that of the first shard.
+    """The rule that merges objects field by field. A field without a rule is that of the first shard.
 
     each: `shards` has the answer of each shard. rows: fields with lists. sums: fields with numbers, or
     objects of numbers, that are added. largest: numbers within these objects of which the largest
