@@ -62,8 +62,10 @@ def follow(s: Session, job: "Job") -> int:
                     job.jid, serial=job.serial, reason="the reader of its output closed it"
                 )
 
-    streamers = [_stream(s, job, stream, failed) for stream in _STREAMS]
+    streamers: list[OutputStreamer] = []
     try:
+        for stream in _STREAMS:
+            streamers.append(_stream(s, job, stream, failed))
         state = _wait(s, job)
         for streamer in streamers:
             streamer.join()
@@ -95,6 +97,8 @@ def _wait(s: Session, job: "Job") -> "RunState":
 
 
 def _cancel(s: Session, job: "Job", streamers: list[OutputStreamer], by: str) -> "RunState":
+    if s.interrupted:
+        _exit_early(s, job)
     s.interrupted = True
     s.screen.message(f"canceling {job.jid}; {by} again exits without waiting for its end")
     try:
@@ -103,10 +107,7 @@ def _cancel(s: Session, job: "Job", streamers: list[OutputStreamer], by: str) ->
         for streamer in streamers:
             streamer.join()
     except KeyboardInterrupt:
-        s.screen.message(
-            f"exited before the end of the run; see: jobscribe job status {job.jid}{s.supervisor_options()}"
-        )
-        _exit_now(EXIT_INTERRUPTED)
+        _exit_early(s, job)
     return state
 
 
@@ -124,10 +125,12 @@ def _report_end(s: Session, job: "Job", state: "RunState") -> int:
     return state.shell_code
 
 
-def _exit_now(code: int) -> NoReturn:
-    """Exit without the interpreter's shutdown, which would wait for locks of threads that still
-    write.
+def _exit_early(s: Session, job: "Job") -> NoReturn:
+    """Exit without the end of the run, and without the interpreter's shutdown, which would wait for
+    locks of threads that still write.
     """
+    advice = "" if s.private else f"; see: jobscribe job status {job.jid}{s.supervisor_options()}"
+    s.screen.message(f"exited before the end of the run{advice}")
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(EXIT_INTERRUPTED)

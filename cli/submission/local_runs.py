@@ -71,20 +71,26 @@ def _submit(
 
 
 def _follow_all(s: Session, jobs: list["Job | ClientError"]) -> int:
-    """Follow the runs, one after the other: their output is kept. After an interrupt, cancel all."""
+    """Follow the runs, one after the other: their output is kept. After an interrupt, cancel the
+    others; if the interrupted run had just ended well, report the first of them that did not.
+    """
     code = 0
-    for n, job in enumerate(jobs):
+    runs: list[Job] = []
+    for job in jobs:
         if isinstance(job, ClientError):
             s.screen.message(job.sentence)
             code = code or _REFUSED
-            continue
+        else:
+            runs.append(job)
+    for n, job in enumerate(runs):
+        canceled = s.interrupted
         if s.screen.json and job.submitted is not None:
             s.screen.record({"type": "submitted", **job.submitted.raw})
         ended = follow(s, job)
         code = code or ended
-        if s.interrupted:
-            for other in jobs[n + 1 :]:
-                if not isinstance(other, ClientError):
-                    other.cancel("Ctrl-C at jobscribe run")
-            return ended
+        if s.interrupted and not canceled:
+            for other in runs[n + 1 :]:
+                other.cancel("Ctrl-C at jobscribe run")
+        if s.interrupted and ended:
+            break
     return code

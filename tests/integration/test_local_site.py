@@ -1,5 +1,6 @@
 """`jobscribe run --local`: a private supervisor, of which nothing remains."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,10 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from supervisor_process import open_files, until
 
+from jobscribe.cli.session.session import Session
+from jobscribe.cli.submission import local_runs
 from jobscribe.client import Client
 from jobscribe.runtime import processes
 
@@ -117,6 +121,22 @@ def test_jobs_for_clusters_and_containers_run_here_and_leave_nothing(
         assert "canceled: " in err
     until(lambda: _of(str(root)) == [], "no process is left", 60)
     until(lambda: not root.exists(), "no file is left", 60)
+
+
+def test_an_interrupt_just_after_the_end_of_a_run_is_about_the_others(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Client(local=True) as client, contextlib.closing(Session({})) as session:
+        session.use_private(client)
+        ended, waiting, last = (client.run(words) for words in (["true"], ["sleep", "999"], ["id"]))
+        ended.wait(60)
+        wait = mock.Mock(side_effect=[KeyboardInterrupt, ended.wait()])
+        monkeypatch.setattr(ended, "wait", wait)
+        code = local_runs._follow_all(session, [ended, waiting, last])
+        assert code == waiting.wait().shell_code != 0
+    err = capfd.readouterr().err
+    assert f"canceling {ended.jid}; Ctrl-C again exits without waiting for its end" in err
+    assert err.count("canceled: ") == 1 and f"{waiting.jid} canceled: " in err
 
 
 def test_a_local_client_has_the_same_states_and_reasons() -> None:
