@@ -1,4 +1,5 @@
-"""Samples of live executions: their process ids and, without a cgroup counter, their memory.
+"""Samples of live executions: their process ids and, without a cgroup counter, their memory. A
+sample also lowers the priority of new process groups.
 
 Ended processes cannot be examined: the ids seen before tell whether a kernel log line is about a
 job. A sample costs some microseconds. An execution is sampled soon after its start, then with
@@ -10,6 +11,8 @@ from __future__ import annotations
 import os
 import resource
 import time
+
+from ..linux.priority import lower_priority
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,11 +59,13 @@ def _sample(e: Execution) -> None:
     if e.cgroup is not None:
         _record_ids(e, e.cgroup.threads())
         family = e.cgroup.pids()[:_WALKED]
+        e.samples.lowered = lower_priority(family, e.samples.lowered)
         _record_limits(e, family)
         if e.cgroup.memory is None:
             _record_memory(e, family)
         return
     family = _descendants(e)
+    e.samples.lowered = lower_priority(family, e.samples.lowered)
     _record_limits(e, family)
     _record_memory(e, family)
     _record_ids(e, [*family, *(thread for pid in family for thread in _threads(pid))])

@@ -24,14 +24,15 @@ class ProcessSamples:
 
     ids: of processes and threads, the newest last. peak_memory: bytes. next_at: time of
     the next sample (monotonic); pause: seconds between samples. limits: process limits lower than
-    the keeper's own, as "ulimit -t 1".
+    the keeper's own, as "ulimit -t 1". lowered: process groups whose priority is lowered.
     """
 
-    __slots__ = ("ids", "limits", "next_at", "pause", "peak_memory")
+    __slots__ = ("ids", "limits", "lowered", "next_at", "pause", "peak_memory")
 
     def __init__(self) -> None:
         self.ids: dict[int, None] = {}
         self.limits: dict[str, None] = {}
+        self.lowered: set[int] = set()
         self.peak_memory = 0
         self.next_at = self.pause = 0.0
 
