@@ -37,8 +37,9 @@ from jobscribe.protocol.wire.messages import (
 
 KEY = AgentKey("local", "sequential", "MadAgent", "localhost")
 FRAMES, WARM = (1_000_000, 5_000) if SOAK else (10_000, 2_000)
-#: Runs of others that must be served during the flood, which goes on until then.
-OTHERS = 3
+#: Runs of others that must be served during the flood, which goes on until then; seconds between
+#: them. The supervisor keeps the newest finished runs in memory, which is no growth by frames.
+OTHERS, PAUSE_SECS = 3, 2.0 if SOAK else 0.05
 GROWTH_BYTES, SOON_SECS = 8 << 20, 1.0
 MakeSite = Callable[..., SupervisorProcess]
 
@@ -277,7 +278,7 @@ class _Others:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._over.wait(0.05):
+        while not self._over.wait(PAUSE_SECS):
             begun = time.monotonic()
             if self._site.finished(self._stamps.job(f"other{self.done}"))["state"] == "completed":
                 self.done += 1
