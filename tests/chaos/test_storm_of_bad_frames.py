@@ -39,7 +39,7 @@ KEY = AgentKey("local", "sequential", "MadAgent", "localhost")
 FRAMES, WARM = (1_000_000, 5_000) if SOAK else (10_000, 2_000)
 #: Runs of others that must be served during the flood, which goes on until then; seconds between
 #: them. The supervisor keeps the newest finished runs in memory, which is no growth by frames.
-OTHERS, PAUSE_SECS = 3, 2.0 if SOAK else 0.05
+OTHERS, PAUSE_SECS = 3, 15.0 if SOAK else 0.05
 GROWTH_BYTES, SOON_SECS = 8 << 20, 1.0
 MakeSite = Callable[..., SupervisorProcess]
 
