@@ -9,7 +9,6 @@ import asyncio
 import os
 import socket
 import time
-from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
@@ -113,9 +112,6 @@ LOOK_SECS = 2.0
 MAX_READERS = 256
 #: Of these, readers of run directories at once.
 READ_AT_ONCE = 4
-#: Burst of starts: after BUSY_STARTS starts within BUSY_SECS, a report waits HOLD_SECS. Most of
-#: these jobs end meanwhile, so one message reports both. A single start is reported at once.
-BUSY_STARTS, BUSY_SECS, HOLD_SECS = 4, 0.1, 0.005
 #: An end waits this long for other reports if its slot is in use again: nobody waits for the slot.
 HOLD_END_SECS = 0.02
 _QUIET = ReadLog | Call | CancelCall | FileRequest | RunAck | ListStops | DebuggerIo | ShellIo
@@ -141,7 +137,6 @@ class _Agent:
         self._session = Session()
         self._ended = asyncio.Event()
         self._away_since: float | None = time.monotonic()
-        self._starts: deque[float] = deque(maxlen=BUSY_STARTS)
         #: the newest report of each execution with a report that is held, in order
         self._held: dict[Token, Execution] = {}
         self._release: asyncio.TimerHandle | None = None
@@ -394,9 +389,7 @@ class _Agent:
             self._follow_samples(execution)
         self._held[token] = execution
         if execution.successor is not msgspec.UNSET:
-            self._hold(HOLD_END_SECS)
-        elif exit_ is None and self._is_burst():
-            self._hold(HOLD_SECS)
+            self._hold()
         else:
             self._report_held()
 
@@ -424,20 +417,11 @@ class _Agent:
     def _follow_samples(self, e: Execution) -> None:
         self._samples.follow(e.token, e.pid, e.start_ticks, e.elapsed_secs)
 
-    def _is_burst(self) -> bool:
-        """Count this start; return whether there are many at the moment."""
-        now = time.monotonic()
-        self._starts.append(now)
-        return len(self._starts) == BUSY_STARTS and now - self._starts[0] < BUSY_SECS
-
-    def _hold(self, secs: float) -> None:
-        """Report what is held after this time, or earlier."""
-        loop = asyncio.get_running_loop()
-        if self._release is not None:
-            if self._release.when() <= loop.time() + secs:
-                return
-            self._release.cancel()
-        self._release = loop.call_later(secs, self._report_held)
+    def _hold(self) -> None:
+        """Report what is held after HOLD_END_SECS, or earlier."""
+        if self._release is None:
+            loop = asyncio.get_running_loop()
+            self._release = loop.call_later(HOLD_END_SECS, self._report_held)
 
     def _report_held(self) -> None:
         if self._release is not None:

@@ -56,6 +56,9 @@ STREAM_SECS = 1.0
 #: characters: pkdebug needs the same time for one line as for many, and most of the cost is waking
 #: up. A traceback is written at once, with all lines before it.
 TOGETHER_SECS, TOGETHER, TOGETHER_CHARS = 0.01, 64, 16 * 1024
+#: The thread looks for lines every TOGETHER_SECS until none came so many times. Then a line wakes it,
+#: for which its caller pays: the thread takes the interpreter's lock from it.
+LOOKS = 5
 
 
 class PkdebugSink:
@@ -117,13 +120,18 @@ class PkdebugSink:
 
     def _run(self) -> None:
         self._writer.owner = threading.get_ident()
+        looks = LOOKS
         while True:
             with self._changed:
                 self._idle = True
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._queue or self._unreported or self._closed)
-                if not self._queue and not self._unreported:
-                    return
+                if looks < LOOKS and not self._queue and not self._closed:
+                    looks += 1
+                else:
+                    self._changed.wait_for(lambda: self._queue or self._unreported or self._closed)
+                    if not self._queue and not self._unreported:
+                        return
+                    looks = 0
                 self._idle = False
                 urgent = self._closed or any(record.traceback for record in self._queue)
             if not urgent:

@@ -117,7 +117,12 @@ _AFTER = QueryField(
 
 ROUTES = (
     Route(
-        "/api/run-simulation", runs.run_simulation, "control", Subject.RUN, takes=rq.RunSimulation
+        "/api/run-simulation",
+        runs.run_simulation,
+        "control",
+        Subject.RUN,
+        quick=True,
+        takes=rq.RunSimulation,
     ),
     Route(
         "/api/run-many", runs.run_many, "control", Subject.RUNS, takes=rq.RunMany, merge=rules.RUNS

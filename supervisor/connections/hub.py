@@ -166,10 +166,7 @@ class Connection:
         self._waiting.append(message)
         if not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._start_flush)
-
-    def _start_flush(self) -> None:
-        self.hub.spawn(self._flush())
+            self.hub.spawn(self._flush())
 
     async def _flush(self) -> None:
         try:
@@ -179,16 +176,15 @@ class Connection:
                 self.hub.links.messages("out", len(batch))
                 for frame in self._encoder.frames(batch):
                     self.hub.links.frame("out", len(frame))
-                    await asyncio.wait_for(
-                        self.socket.write_message(frame, binary=True), self.hub.write_secs
-                    )
+                    async with asyncio.timeout(self.hub.write_secs):
+                        await self.socket.write_message(frame, binary=True)
         except (tornado.websocket.WebSocketClosedError, TimeoutError, FrameError) as e:
             self.close(f"cannot write to it: {type(e).__name__}", "notWritten")
         finally:
             self._flushing = False
             if self._waiting:
                 self._flushing = True
-                asyncio.get_running_loop().call_soon(self._start_flush)
+                self.hub.spawn(self._flush())
 
     def record_receipt(self) -> None:
         """Record that the agent sent anything."""

@@ -511,11 +511,23 @@ class RunService:
         deadline = loop.time() + request.wait_secs
         with self.watching(request.compute_jid) as changed:
             while True:
-                reply = self.status_now(request)
-                if reply["over"] or loop.time() >= deadline:
-                    return reply
+                late = loop.time() >= deadline
+                if late or not self._is_busy(request):
+                    reply = self.status_now(request)
+                    if late or reply["over"]:
+                        return reply
                 changed.clear()
                 await _wait(changed, deadline - loop.time())
+
+    def _is_busy(self, request: RunStatusRequest) -> bool:
+        """Return whether the request is about the current run of the job, which has not ended."""
+        run, hash_ = self.job(request.uid, request.compute_jid).job.run, request.compute_job_hash
+        return (
+            run is not None
+            and run.busy
+            and request.compute_job_serial in (0, run.serial)
+            and hash_ in (None, run.spec.compute_job_hash)
+        )
 
     async def read_log(self, request: JobLog) -> tuple[LogChunk, Token | None]:
         """Return output and the token of the task that wrote it. Raises Refusal.
@@ -654,7 +666,8 @@ def _directory(run: Run, t: Task) -> str | None:
 
 async def _wait(event: asyncio.Event, secs: float) -> None:
     try:
-        await asyncio.wait_for(event.wait(), max(0.0, secs))
+        async with asyncio.timeout(max(0.0, secs)):  # `wait_for` would make a task of it
+            await event.wait()
     except TimeoutError:
         return  # the caller checks the deadline
 

@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 _TICK_SECS, _FAST_TICK_SECS = 0.3, 0.05
 #: An execution that succeeds within this time (seconds) leaves no script and no link.
 _BRIEF_SECS = 0.2
+#: A start is reported after this time (seconds) if the execution has a slot: the end of a short one
+#: comes first, and its report says both.
+_START_HELD_SECS = 0.01
 #: An end that the agent has not stored for about this long (seconds) gets a file.
 _UNSTORED_SECS = 5.0
 #: Limit of environments that start orders may refer to.
@@ -151,7 +154,11 @@ class ExecutionController:
             return
         self._add(e)
         self.terminator.schedule(e)
-        self._report(e)
+        if e.slot:
+            at = time.monotonic() + _START_HELD_SECS
+            self._loop.call_at(("started", e.name), at, lambda: self._report(e))
+        else:
+            self._report(e)
 
     def refuse(self, order: InvalidOrder) -> None:
         """Report that an order starts nothing because it is invalid. It does not use its token."""
@@ -352,6 +359,7 @@ class ExecutionController:
         """Report an end, and start the execution that has waited longest for the slot. The report
         names it, so that the supervisor gives it the slot.
         """
+        self._loop.cancel(("started", e.name))
         following = self._next_ahead() if e.slot and self.when_idle is None else None
         if following is None:
             self._report(e)

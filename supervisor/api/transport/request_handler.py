@@ -130,7 +130,7 @@ class Route(NamedTuple):
     is open to senders without a secret or token. subject: where its requests name their users.
     sink: opens the receiver of a PUT body. monitors: the monitoring token is accepted, too.
     streams: the answer lasts as long as the client reads. quick: `quick_posts` may answer: the
-    action uses only `parsed`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
+    action uses only `parsed`, `log_request`, `log_call`, `on_gone`, `owner`, `services`, `runs` and `log`.
     errors: returns the body for a refusal. takes: type of the JSON body. query: its query arguments,
     of which an entry may be a struct whose fields are arguments. gives: media type of the answer.
     polls, as_user, shared: see Rights. merge: how a router makes one answer of those of several shards.
@@ -490,7 +490,7 @@ class Handler(tornado.web.RequestHandler):
 
     def parsed(self, type_: type[Any], limit: int = MAX_ONE) -> Any:
         assert type_ is self.route.takes, "the OpenAPI document names this type"
-        return self._with_own_plan(parse_body(bytes(self._body), type_, limit))
+        return with_own_plan(self.sender, parse_body(bytes(self._body), type_, limit))
 
     def forget_body(self) -> None:
         """Overwrite the body, which contains secrets."""
@@ -499,20 +499,8 @@ class Handler(tornado.web.RequestHandler):
 
     async def parsed_runs(self) -> RunMany:
         request = await parse_runs(bytes(self._body))
-        runs = tuple(map(self._with_own_plan, request.runs))
+        runs = tuple(with_own_plan(self.sender, run) for run in request.runs)
         return msgspec.structs.replace(request, runs=runs)
-
-    def _with_own_plan(self, request: Any) -> Any:
-        """Return a request without a plan, unless the front end sends it: only the site knows which
-        plan its user has. A token's user could name any.
-        """
-        if self.sender is None or not self.sender.by_token:
-            return request
-        if isinstance(run := getattr(request, "run", None), RunSpec):
-            return msgspec.structs.replace(request, run=self._with_own_plan(run))
-        if getattr(request, "active_plan", None) is not None:
-            return msgspec.structs.replace(request, active_plan=None)
-        return request
 
     async def send(self) -> None:
         """Send the written data. Raises StreamClosedError if the client is gone or does not read."""
@@ -530,19 +518,35 @@ class Handler(tornado.web.RequestHandler):
 
     def log_request(self, api: str, request: Any, jid: str) -> None:
         """Log a request. docs/debugging.md follows requests by these lines."""
-        self.log = self.log.bound(jid=jid)
-        content = msgspec.to_builtins(request)
-        self.log(
-            "class=ServerReq content={}",
-            {"api": "api_" + api, **content, "serverSecret": REDACTED},
-        )
-        self.log("{}", ServerReq(api, jid))
+        self.log = logged_request(self.log, api, request, jid)
 
     def log_call(
         self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None
     ) -> None:
         """Log a request that stores nothing. op: id of its call; jid: of the job that it reads."""
         self.log = logged_call(self.log, api, about, uid, op, jid)
+
+
+def with_own_plan(sender: Principal | None, request: Any) -> Any:
+    """Return a request without a plan, unless the front end sends it: only the site knows which plan
+    its user has. A token's user could name any.
+    """
+    if sender is None or not sender.by_token:
+        return request
+    if isinstance(run := getattr(request, "run", None), RunSpec):
+        return msgspec.structs.replace(request, run=with_own_plan(sender, run))
+    if getattr(request, "active_plan", None) is not None:
+        return msgspec.structs.replace(request, active_plan=None)
+    return request
+
+
+def logged_request(log: Log, api: str, request: Any, jid: str) -> Log:
+    """Log a request with its content. Return the log with its id."""
+    log = log.bound(jid=jid)
+    content = msgspec.to_builtins(request)
+    log("class=ServerReq content={}", {"api": "api_" + api, **content, "serverSecret": REDACTED})
+    log("{}", ServerReq(api, jid))
+    return log
 
 
 def logged_call(log: Log, api: str, about: str, uid: str, op: str | None, jid: str | None) -> Log:

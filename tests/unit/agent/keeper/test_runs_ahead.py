@@ -37,6 +37,17 @@ def test_each_end_starts_the_run_that_has_waited_longest_and_names_it(keeper: Ke
     assert (last["successor"], last["exit"]["code"]) == (None, 2)
 
 
+def test_a_short_run_is_reported_by_its_end_alone(keeper: Keeper) -> None:
+    until = time.monotonic() + 30
+    while True:  # a busy machine makes some runs long
+        token = _send(keeper, "exit 0", ahead=False)
+        end = _end(keeper, token)
+        assert end["pid"] and end["startTicks"] and end["exit"]["startedAt"]
+        if not [m for m in keeper.said if m["is"] == "started" and m["token"] == str(token)]:
+            return
+        assert time.monotonic() < until
+
+
 def test_the_end_of_an_execution_without_a_slot_starts_nothing(keeper: Keeper) -> None:
     held = _send(keeper, "sleep NAP", ahead=False)
     keeper.next("started", held)
