@@ -1,19 +1,20 @@
 #!/bin/sh
-# Installs Debian's chromium if it is missing, for the browser tests.
+# Installs Debian's chromium-headless-shell if it is missing, for the browser tests: Chromium without
+# its own windows, which takes a third less processor time.
 # Prints its version. Exits with 1 and a remedy if it cannot be installed.
 set -eu
 
-binary=/usr/bin/chromium
+binary=/usr/bin/chromium-headless-shell
 # without a font, screenshots of the tests have no text
-packages="chromium fonts-dejavu-core"
+packages="chromium-headless-shell fonts-dejavu-core"
 
 if ! [ -x "$binary" ]; then
     if ! command -v apt-get >/dev/null; then
-        echo "chromium is not installed, and this is not Debian: install it as $binary" >&2
+        echo "chromium-headless-shell is not installed, and this is not Debian: install it as $binary" >&2
         exit 1
     fi
     if [ "$(id -u)" != 0 ]; then
-        echo "chromium is not installed, and only root can install it: sudo apt-get install $packages" >&2
+        echo "chromium-headless-shell is not installed, and only root can install it: sudo apt-get install $packages" >&2
         exit 1
     fi
     echo "installing the Debian packages $packages (once)" >&2

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from consistency_check import check_books
 from process_sampler import ProcessSampler
-from supervisor_process import PYTHON_PATH, SupervisorProcess, texts_below, until
+from supervisor_process import PYTHON_PATH, SupervisorProcess, run_command, texts_below, until
 
 from jobscribe.client import AsyncClient, Client, ClientError
 
@@ -37,8 +37,13 @@ class Person:
         self.token = ""
 
     def type(self, *words: str, given: str = "") -> Ended:
+        if words[0] != "auth":
+            done = run_command(
+                *words, given=given, cwd=self.home, HOME=str(self.home), XDG_CONFIG_HOME=""
+            )
+            return Ended(done.returncode, done.stdout, done.stderr)
         env = {k: v for k, v in os.environ.items() if not k.startswith(("JOBSCRIBE_", "XDG_"))}
-        done = subprocess.run(  # executed, so that its arguments are seen
+        done = subprocess.run(  # executed, so that the arguments of a login are seen
             [sys.executable, "-P", "-m", "jobscribe.cli", *words],
             input=given,
             capture_output=True,
@@ -178,7 +183,7 @@ def _restart(site: SupervisorProcess) -> None:
     """Restart the supervisor at the same address, which the stored logins name."""
     port = site.url.rpartition(":")[2]
     site.stop()
-    site.process = site.launch("--port", port)
+    site.process = site.fork_or_launch("--port", port)
     assert site.process.stdout is not None
     assert site.process.stdout.readline().startswith(b"jobscribe ready at ")
     site.read_address()

@@ -179,20 +179,6 @@ def test_killed_at_any_moment_it_tells_everything_at_least_once_and_in_the_order
     check_books(site)
 
 
-def cli(site: SupervisorProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
-        "PYTHONPATH": PYTHON_PATH
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=env,
-        cwd="/",
-    )
-
-
 def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
     make_site: Callable[..., SupervisorProcess], place: Path, there: Receiver
 ) -> None:
@@ -204,7 +190,7 @@ def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
     site = make_site(
         f"notify.file={targets(place, there, f'  - {{name: pager, command: [{script}], on: [error]}}')}"
     ).start()
-    shown = [cli(site, "notify", "test", "hook")]
+    shown = [site.command("notify", "test", "hook")]
     assert (
         shown[0].returncode == 0
         and "hook: delivered after" in shown[0].stderr
@@ -213,19 +199,19 @@ def test_the_command_line_lists_tests_and_retries_and_no_secret_is_anywhere(
     assert there.next()[1]["event"] == "test"
     site.finished(shell(f"echo {OF_THE_JOB}; exit 3", env={"MINE": OF_THE_JOB}))
     until(lambda: standing(site, "pager")["failed"] >= 1, "the pager fails")
-    shown.append(cli(site, "notify", "list"))
+    shown.append(site.command("notify", "list"))
     assert (
         shown[-1].returncode == 0
         and "failing" in shown[-1].stdout
         and "pager has failed since" in shown[-1].stderr
         and "the command exited with 1" in shown[-1].stderr
     )
-    shown.append(cli(site, "notify", "retry", "pager", "--json"))
+    shown.append(site.command("notify", "retry", "pager", "--json"))
     assert json.loads(shown[-1].stdout)["waiting"] == 1
     (place / "well").touch()
     assert site.post("notify-retry", name="pager")["waiting"] <= 1
     until(lambda: standing(site, "pager")["delivered"] == 1, "the pager is told")
-    shown.append(cli(site, "notify", "test", "nobody"))
+    shown.append(site.command("notify", "test", "nobody"))
     assert shown[-1].returncode != 0 and "known targets: hook, pager" in shown[-1].stderr
     assert (
         "all is well" in site.logged()
@@ -267,7 +253,7 @@ def test_without_a_file_the_command_line_says_what_to_do_and_with_a_wrong_one_no
     make_site: Callable[..., SupervisorProcess], place: Path
 ) -> None:
     site = make_site().start()
-    listed = cli(site, "notify", "list")
+    listed = site.command("notify", "list")
     assert listed.returncode == 0 and "notify.file" in listed.stderr
     site.stop()
     wrong = _private(place / "wrong.yml", "targets:\n  - name: a\n    url: http://example.org/\n")

@@ -21,16 +21,7 @@ FAST = ("limits.agent_start_secs=1.5", "slots.local_sequential=1")
 
 def jobscribe(site: SupervisorProcess, *args: str) -> str:
     """Run a maintenance command on this root, as an operator types it."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")} | {
-        "PYTHONPATH": PYTHON_PATH
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", "--root", str(site.root), "db", *args],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = site.command("db", *args)
     assert done.returncode == 0, (args, done.stdout, done.stderr)
     return done.stdout
 

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from supervisor_process import SupervisorProcess, jid_of, shell, spec, until
 
-playwright = pytest.importorskip(
-    "playwright.sync_api", reason="playwright's Python package is not installed"
-)
+pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
-from chromium_user import IS_FIREFOX, launched, needs_browser
+from chromium_user import IS_FIREFOX, needs_browser
 from pages_user import PagesUser
 
 pytestmark = needs_browser
@@ -29,14 +27,6 @@ def site() -> Iterator[SupervisorProcess]:
     finally:
         left = site.end()
     assert left == {}, "processes outlived their keeper"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        browser = launched(p)
-        yield browser
-        browser.close()
 
 
 def test_a_terminal_in_the_page_of_a_held_job(browser: Any, site: SupervisorProcess) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ import supervisor_process
 from supervisor_process import SupervisorProcess, until
 
 from jobscribe.cli.services import front_end
+
+from .conftest import SETS
+
+KILLED = "the front end ended (exit code -9)"
 
 
 class Person:
@@ -42,9 +46,15 @@ def server_pid(site: SupervisorProcess) -> int:
     return int(until(lambda: next(iter(site.titled("server")), None), "the front end runs"))
 
 
-@pytest.fixture
-def up(make_site: Callable[..., SupervisorProcess]) -> SupervisorProcess:
-    return make_site(web=True).start()
+@pytest.fixture(scope="module")
+def up() -> Iterator[SupervisorProcess]:
+    """A site of tests after which supervisor and front end run."""
+    site = SupervisorProcess(SETS, web=True)
+    try:
+        yield site.start()
+    finally:
+        left = site.end()
+    assert left == {}, "processes outlived their keeper"
 
 
 def test_the_ready_line_is_the_front_door_and_client_json_names_both(
@@ -117,14 +127,14 @@ def test_many_open_streams_hold_no_worker(up: SupervisorProcess) -> None:
 
 def test_a_front_end_that_dies_is_started_again_at_the_same_address(up: SupervisorProcess) -> None:
     ann = Person(up, "ann")
-    first = server_pid(up)
+    first, said = server_pid(up), up.log().count(KILLED)
     up.kill(first)
     ann.session.close()  # the kept connection was closed with the server; browsers open a new one
     assert ann.post("/own-jobs").status_code == 200, (
         "the request waits for the next one, and the cookie is still good"
     )
     assert server_pid(up) != first
-    until(lambda: "the front end ended (exit code -9)" in up.log(), "its end is logged")
+    until(lambda: up.log().count(KILLED) == said + 1, "its end is logged")
     ann.close()
 
 
@@ -241,7 +251,10 @@ def test_apps_and_versions_that_change_while_an_agent_lives(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_the_front_end_ends_with_up_however_that_ends(up: SupervisorProcess, number: int) -> None:
+def test_the_front_end_ends_with_up_however_that_ends(
+    make_site: Callable[..., SupervisorProcess], number: int
+) -> None:
+    up = make_site(web=True).start()
     child = server_pid(up)
     up.stop(number)
     until(lambda: not Path(f"/proc/{child}").exists(), "the front end is gone", 10)

@@ -22,7 +22,9 @@ from playwright.sync_api import (
 )
 from supervisor_process import until
 
-CHROMIUM = "/usr/bin/chromium"
+#: Chromium without windows of its own takes a third less processor time.
+_SHELL = "/usr/bin/chromium-headless-shell"
+CHROMIUM = _SHELL if os.access(_SHELL, os.X_OK) else "/usr/bin/chromium"
 FLAGS = (
     "--headless",
     "--no-sandbox",
