@@ -164,10 +164,13 @@ def test_lost_commits_of_an_asynchronous_replica_are_named_and_accepted_by_repai
     with servers.first.connect() as c:
         caught_up = "SELECT replay_lsn = pg_current_wal_lsn() FROM pg_stat_replication"
         wait(lambda: c.execute(caught_up).fetchone() == (True,))
-    postgres_server.kill(servers.sender(), signal.SIGSTOP)
+    sender = servers.sender()
+    postgres_server.kill(sender, signal.SIGSTOP)
     lost = shell("exit 0")
     assert site.finished(lost)["state"] == "completed"
     servers.fail_over()
+    # a stopped process does not see that its server has ended
+    postgres_server.kill(sender, signal.SIGKILL)
     assert site.process is not None
     assert site.process.wait(60) == 78, "the supervisor ends: it cannot go on"
     assert site.process.stdout is not None
