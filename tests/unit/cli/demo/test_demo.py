@@ -121,7 +121,7 @@ def test_what_is_kept_runs_on(root: Path, tmp_path: Path, how: str) -> None:
         timeout=60,
         check=True,
     )
-    assert [i["status"] for i in json.loads(listed.stdout)["items"]] == ["completed"]
+    assert {i["status"] for i in json.loads(listed.stdout)["items"]} == {"completed", "error"}
 
 
 def test_an_interrupt_cancels_and_stops_all(root: Path, tmp_path: Path) -> None:
@@ -140,8 +140,9 @@ def test_an_interrupt_cancels_and_stops_all(root: Path, tmp_path: Path) -> None:
     assert [
         p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", str(nap)]
     ] == []
-    (record,) = (root / "supervisor-job").glob("*-command.json")
-    assert json.loads(record.read_text())["status"] == "canceled"
+    records = (root / "supervisor-job").glob("*-command.json")
+    statuses = {json.loads(record.read_text())["status"] for record in records}
+    assert statuses == {"canceled", "error"}
 
 
 def test_a_root_that_is_not_empty_is_refused(root: Path, tmp_path: Path) -> None:
