@@ -63,7 +63,11 @@ def lammps() -> Computation:
     stdbuf: LAMMPS buffers its output in blocks when it writes to a file. The environment keeps its
     MPI from searching for ssh at the start, which would fail without ssh.
     """
-    script = f"cp {DECK} . && printf \"include in.crack\\nrun {MORE_STEPS}\\n\" > in.demo && stdbuf -oL {LAMMPS} -in in.demo && awk -v OFS=, '{TABLE}' log.lammps > thermo.csv"
+    start = f'cp {DECK} . && printf "include in.crack\\nrun {MORE_STEPS}\\n" > in.demo'
+    script = (
+        f"{start} && stdbuf -oL {LAMMPS} -in in.demo"
+        f" && awk -v OFS=, '{TABLE}' log.lammps > thermo.csv"
+    )
     return Computation(
         title=f"LAMMPS, molecular dynamics of a crack ({DECK_STEPS + MORE_STEPS} steps)",
         command=("/bin/sh", "-c", script),
