@@ -41,7 +41,7 @@ class Uploads:
 
     def __init__(self, library: Library, quotas: Quotas | None = None) -> None:
         self._library, self._quotas = library, quotas
-        #: called with user, app and name when a file was stored or deleted
+        #: called with user, app and name when a file was stored
         self.heard: Callable[[str, str, str], None] = lambda uid, simulation_type, name: None
         self._in_progress: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
@@ -80,7 +80,6 @@ class Uploads:
         await asyncio.to_thread(self._library.delete, uid, simulation_type, name)
         if self._quotas is not None:
             self._quotas.changed(uid, f"{simulation_type}/lib")
-        self.heard(uid, simulation_type, name)
 
     async def read(self, request: LibFile) -> OpenFile:
         """Open a file of a library. `chunks` reads as fast as the client takes the bytes. Raises

@@ -146,7 +146,7 @@ class LiveUpdates:
             reader.progressed(jid)
 
     def stored(self, uid: str, simulation_type: str, name: str) -> None:
-        """Handle a changed file of the user's library: the user's own pages are told."""
+        """Handle a stored file of the user's library: the user's own pages are told."""
         for reader in self._readers.get(uid, ()):
             reader.stored(uid, simulation_type, name)
 
@@ -263,7 +263,7 @@ class Reader:
         self._named = frozenset(subscription.jids)
         self._changed: dict[str, int] = {}
         self._progressed: dict[str, None] = {}
-        #: changed files of the reader's library, as (app, name)
+        #: stored files of the reader's library, as (app, name)
         self._stored: dict[tuple[str, str], None] = {}
         #: by active job: the last sent position, and the fields that may change without an event
         self._sent: dict[str, tuple[int, Any]] = {}

@@ -89,7 +89,7 @@ export function storeValues(
   });
 }
 
-/** Tell `watchStored` of an event of the stream: a file of the library was stored or deleted. */
+/** Tell `watchStored` of an event of the stream: a file of the library was stored. */
 export function heardStored({ simulationType, name }: LibraryEvent): void {
   const sid = sidOf(name);
   if (!sid) return;

@@ -158,6 +158,7 @@ function Shown(
   const [need, setNeed] = useState<SignInNeed | undefined>();
   const live = isRun ? liveQuery(jid, jobView(view), TAIL) : "";
   const log = useLog(jid, jobView(view), live);
+  const opened = useRef(false);
   const hear = (next: AppStatus): void => {
     const last = status.latest.current;
     if (next.computeJid !== jid) return;
@@ -189,7 +190,8 @@ function Shown(
     () => {
       for (const remote of [status, why]) remote.reload();
       // it may have been stored while the stream was away
-      heardStored({ simulationType: app.name, name: fileOf(sid) });
+      if (opened.current) heardStored({ simulationType: app.name, name: fileOf(sid) });
+      opened.current = true;
     },
   );
   useFastAsk(now, status.reload);
