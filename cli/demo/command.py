@@ -5,6 +5,7 @@ the paths of all files.
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,6 +60,8 @@ def demo(keep: bool | None) -> None:
     except RuntimeError as e:
         raise Refusal("badConfig", str(e)) from None
     child_processes.adopt()
+    # a closed terminal also stops everything
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
     supervisor, address = _start_supervisor(root, screen)
     try:
         code = _compute(s, root, computation, screen, address)
@@ -100,9 +103,9 @@ class _DemoScreen:
             )
 
     def wait_for_enter(self, address: str) -> None:
-        """Leave the pages to the user until Enter or Ctrl-C."""
+        """Leave the pages to the user until Enter, Ctrl-C, or the end of the terminal."""
         self.message(f"the pages are at {address} until you press Enter")
-        with contextlib.suppress(EOFError, KeyboardInterrupt):
+        with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
             input()
 
     def ended(self, root: Path, pid: int | None) -> None:

@@ -349,7 +349,11 @@ def _execution_phases(events: Sequence[Stored]) -> list[Phase]:
                 step(token, s, ("start on its way", "agent"))
             case TaskNoticed(token=token, code=code) if code in _PULL and token in doing:
                 pulls = code == IMAGE_PULLING
-                step(token, s, ("image pull", "container") if pulls else ("start on its way", "agent"))
+                step(
+                    token,
+                    s,
+                    ("image pull", "container") if pulls else ("start on its way", "agent"),
+                )
             case TaskSubmitted(token=token):
                 step(token, s, ("in Slurm's queue", "slurm"))
             case TaskStarted(token=token):

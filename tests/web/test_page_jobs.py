@@ -92,10 +92,10 @@ def test_a_newcomer_goes_from_the_demo_to_an_explanation_and_a_plot(
         finally:
             context.close()
             os.write(own, b"\n")
+            rest = demo.stderr.read()
             for fd in (own, other):
                 os.close(fd)
-            demo.stderr.read()
-    assert demo.returncode == 0
+    assert demo.returncode == 0, rest
 
 
 def test_a_job_is_explained_followed_canceled_and_started_again(
