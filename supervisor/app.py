@@ -358,6 +358,7 @@ class _Supervisor:
         )
         self._disk = self._disk_meter()
         self._uploads = Uploads(library, self._disk)
+        self._uploads.heard = self._live.stored
         self._run_dir_reaper = RunDirReaper(
             self._engine,
             self._store,

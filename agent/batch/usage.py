@@ -5,15 +5,27 @@ Volatile: only the newest counts.
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from ...protocol.ids import Token
 from ...protocol.wire.messages import Sample, Samples
-from ..slurm.usage_script import EVERY_SECS, READ_BYTES, USAGE_LOG, Usage, parse
+from ..slurm.usage_script import (
+    EVERY_SECS,
+    LATER_SECS,
+    MOST_NODES,
+    NODE_LOG,
+    READ_BYTES,
+    USAGE_LOG,
+    Usage,
+    parse,
+)
 
 #: Pause between two looks at the files (seconds), and tasks per message.
 LOOK_SECS = EVERY_SECS / 2
 TOLD_AT_ONCE = 200
+#: A node whose last sample is this much older than that of another node is no longer sampled.
+SILENT_SECS = 2 * LATER_SECS
 
 
 class BatchUsage:
@@ -25,8 +37,8 @@ class BatchUsage:
         send: Callable[[Samples], None],
     ) -> None:
         self._live, self._send = live, send
-        #: the last sample of each task
-        self._last: dict[Token, Usage] = {}
+        #: time of the last sample of each task
+        self._last: dict[Token, float] = {}
 
     async def run(self) -> None:
         """Send new samples until canceled."""
@@ -43,34 +55,59 @@ class BatchUsage:
     def _read(self, tasks: Sequence[tuple[Token, str]]) -> list[Sample]:
         found = []
         for token, folder in tasks:
-            usages = parse(_end_of(f"{folder}/{USAGE_LOG}"))
-            last = self._last.get(token)
-            new = [u for u in usages if last is None or u.at > last.at]
-            if not new:
-                continue
-            before = next((u for u in reversed(usages) if u.at < new[-1].at), None)
-            self._last[token] = new[-1]
-            found.append(_sample(token, before, new[-1]))
+            now = _newest(folder)
+            # each node has a new sample; nodes sample at different moments
+            if now and min(u.at for _, u in now) > self._last.get(token, 0.0):
+                self._last[token] = max(u.at for _, u in now)
+                found.append(_sample(token, now))
         return found
 
 
-def _sample(token: Token, before: Usage | None, now: Usage) -> Sample:
-    percent = (
-        None
-        if before is None
-        else 100 * max(0.0, now.cpu_secs - before.cpu_secs) / (now.at - before.at)
-    )
+def _newest(folder: str) -> list[tuple[Usage | None, Usage]]:
+    """Return the last two samples of each node that is still sampled; [] as long as a node of the job
+    has none, because sums would be too small.
+    """
+    logs = _node_logs(folder)
+    names = [m[0] for m in logs] or [USAGE_LOG]
+    each = [usages for name in names if (usages := parse(_end_of(f"{folder}/{name}")))]
+    if len(each) < max((int(m[2]) for m in logs), default=1):
+        return []
+    newest = max(usages[-1].at for usages in each)
+    return [
+        (next((u for u in reversed(usages) if u.at < usages[-1].at), None), usages[-1])
+        for usages in each
+        if usages[-1].at > newest - SILENT_SECS
+    ]
+
+
+def _node_logs(folder: str) -> list[re.Match[str]]:
+    """Return the names of the files of a job on several nodes."""
+    with contextlib.suppress(OSError):
+        names = (NODE_LOG.fullmatch(name) for name in os.listdir(folder))
+        return sorted((m for m in names if m is not None), key=lambda m: int(m[1]))[:MOST_NODES]
+    return []
+
+
+def _sample(token: Token, now: Sequence[tuple[Usage | None, Usage]]) -> Sample:
+    """Return the sum over the nodes; of the use of GPUs their mean."""
+    percents = [
+        100 * max(0.0, u.cpu_secs - before.cpu_secs) / (u.at - before.at)
+        for before, u in now
+        if before is not None
+    ]
+    last = [u for _, u in now]
+    gpus = sum(u.gpus for u in last)
     return Sample(
         token=token,
-        at=now.at,
-        cpu_percent=None if percent is None else round(percent, 1),
-        cpu_secs=now.cpu_secs,
-        memory_bytes=now.memory,
-        read_bytes=now.read,
-        written_bytes=now.written,
-        processes=now.processes,
-        gpu_percent=None,
-        gpu_memory_bytes=None,
+        at=max(u.at for u in last),
+        cpu_percent=round(sum(percents), 1) if len(percents) == len(now) else None,
+        cpu_secs=round(sum(u.cpu_secs for u in last), 2),
+        memory_bytes=sum(u.memory for u in last),
+        read_bytes=sum(u.read for u in last),
+        written_bytes=sum(u.written for u in last),
+        processes=sum(u.processes for u in last),
+        gpu_percent=round(sum(u.gpu_percents for u in last) / gpus, 1) if gpus else None,
+        gpu_memory_bytes=sum(u.gpu_memory for u in last) if gpus else None,
     )
 
 

@@ -2,8 +2,10 @@
 the paths of all files.
 """
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,9 @@ READY_SECS = 30.0
 STOP_SECS = 10.0
 #: A record may lag behind the log by less than a second.
 RECORD_SECS = 5.0
+#: A job whose explanation can be seen.
+FAILING = (sys.executable, "-c", 'open("temperatures.csv")')
+FAILING_TITLE = "A job that fails: its input file is missing"
 
 
 @command()
@@ -41,9 +46,10 @@ def demo(keep: bool | None) -> None:
     """Run a real computation (LAMMPS, or numpy if LAMMPS is not available) from submission to
     result.
 
-    Creates a root in a temporary folder, starts a supervisor there on free loopback ports, and
-    shows progress and output. At the end it prints the paths of result, record, logs and events,
-    and the job's history.
+    Creates a root in a temporary folder, starts a supervisor and its pages there on free loopback
+    ports, and shows progress and output. A second job fails, so that its explanation can be seen.
+    At the end it prints the paths of result, record, logs and events, and the job's history. At a
+    terminal, the pages stay until Enter is pressed.
     """
     s = session()
     keep = os.environ.get("KEEP", "").lower() in ("1", "yes", "true") if keep is None else keep
@@ -54,9 +60,13 @@ def demo(keep: bool | None) -> None:
     except RuntimeError as e:
         raise Refusal("badConfig", str(e)) from None
     child_processes.adopt()
-    supervisor = _start_supervisor(root, screen)
+    # a closed terminal also stops everything
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    supervisor, address = _start_supervisor(root, screen)
     try:
-        code = _compute(s, root, computation, screen)
+        code = _compute(s, root, computation, screen, address)
+        if not keep and not s.screen.json and sys.stdin.isatty():
+            screen.wait_for_enter(address)
     except BaseException:
         keep = False
         raise
@@ -92,6 +102,12 @@ class _DemoScreen:
                 f"{progress} | {text}"
             )
 
+    def wait_for_enter(self, address: str) -> None:
+        """Leave the pages to the user until Enter, Ctrl-C, or the end of the terminal."""
+        self.message(f"the pages are at {address} until you press Enter")
+        with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+            input()
+
     def ended(self, root: Path, pid: int | None) -> None:
         self.message("done" if pid is None else f"done; the supervisor keeps running as pid {pid}")
         if pid is None:
@@ -115,9 +131,9 @@ def _fresh_root(s: Session) -> Path:
     return root
 
 
-def _start_supervisor(root: Path, screen: _DemoScreen) -> "subprocess.Popen[bytes]":
+def _start_supervisor(root: Path, screen: _DemoScreen) -> "tuple[subprocess.Popen[bytes], str]":
     """Start a supervisor with default settings, without the JOBSCRIBE_ variables of this
-    environment, and wait until it is ready.
+    environment, and wait until it is ready. Return it with the address of its pages.
     """
     env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
     error_file = root / "supervisor.err"
@@ -129,7 +145,6 @@ def _start_supervisor(root: Path, screen: _DemoScreen) -> "subprocess.Popen[byte
                 "-m",
                 "jobscribe.cli",
                 "up",
-                "--no-web",
                 "--root",
                 str(root),
                 "--port",
@@ -150,7 +165,9 @@ def _start_supervisor(root: Path, screen: _DemoScreen) -> "subprocess.Popen[byte
             f"the supervisor did not start; its output: {error_file.read_text(errors='replace')[-2000:].strip() or 'none'}",
         )
     screen.message(line)
-    return process
+    address = f"{line.split()[3]}/sign-in?page=jobs"
+    screen.message(f"to see the jobs in a browser, open {address}")
+    return process, address
 
 
 def _first_line(process: "subprocess.Popen[bytes]") -> str:
@@ -165,11 +182,17 @@ def _first_line(process: "subprocess.Popen[bytes]") -> str:
         return out.readline().decode("utf-8", "replace").strip() if ready else ""
 
 
-def _compute(s: Session, root: Path, computation: Computation, screen: _DemoScreen) -> int:
-    """Submit and follow the computation, print all paths, and return the job's exit code."""
+def _compute(
+    s: Session, root: Path, computation: Computation, screen: _DemoScreen, address: str
+) -> int:
+    """Submit a job that fails and the computation, follow the computation, print all paths, and
+    return its exit code.
+    """
     from ...client.sync_client import Client
 
     with Client.from_root(root) as client:
+        failing = client.run(FAILING, sim_name=FAILING_TITLE)
+        screen.message(f"submitted {failing.jid}: {FAILING_TITLE}")
         job = client.run(computation.command, env=computation.env, sim_name=computation.title)
         screen.message(f"submitted {job.jid}: {computation.title}")
         streamers = [
@@ -186,7 +209,8 @@ def _compute(s: Session, root: Path, computation: Computation, screen: _DemoScre
             streamer.join()
         took = "" if state.elapsed_time is None else f" after {duration(state.elapsed_time)}"
         screen.message(f"{job.jid} {state.sentence()}{took}")
-        _print_paths(s, root, computation, job, state)
+        failing.wait()
+        _print_paths(s, root, computation, job, state, {"page": address, "failed": failing.jid})
         return state.shell_code
 
 
@@ -213,9 +237,16 @@ def _has_status(record: Path, status: str) -> bool:
 
 
 def _print_paths(
-    s: Session, root: Path, computation: Computation, job: "Job", state: "RunState"
+    s: Session,
+    root: Path,
+    computation: Computation,
+    job: "Job",
+    state: "RunState",
+    others: dict[str, str],
 ) -> None:
-    """Print the paths of result, record, logs and events, and the job's history."""
+    """Print the paths of result, record, logs and events, and the job's history. others: values of
+    the JSON form alone.
+    """
     record = root / "supervisor-job" / f"{job.jid}.json"
     deadline = time.monotonic() + RECORD_SECS
     while not _has_status(record, state.state) and time.monotonic() < deadline:
@@ -229,7 +260,7 @@ def _print_paths(
         "events": str(root / "db" / "events.sqlite"),
     }
     if s.screen.json:
-        summary = {"computeJid": job.jid, "status": state.raw, "root": str(root)}
+        summary = {"computeJid": job.jid, "status": state.raw, "root": str(root), **others}
         s.screen.value("jobscribe.demo/1", {**summary, **paths, "story": story["lines"]})
         return
     s.screen.line("")

@@ -41,6 +41,8 @@ class Uploads:
 
     def __init__(self, library: Library, quotas: Quotas | None = None) -> None:
         self._library, self._quotas = library, quotas
+        #: called with user, app and name when a file was stored
+        self.heard: Callable[[str, str, str], None] = lambda uid, simulation_type, name: None
         self._in_progress: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         #: By user. A listing may occupy one of few threads for seconds.
@@ -67,7 +69,11 @@ class Uploads:
             self._release(uid)
             raise
         return Receiver(
-            upload, self._library.limit, lambda receiver: self._ended(uid, receiver), space
+            upload,
+            self._library.limit,
+            lambda receiver: self._ended(uid, receiver),
+            space,
+            lambda: self.heard(uid, simulation_type, name),
         )
 
     async def delete(self, uid: str, simulation_type: str, name: str) -> None:
@@ -161,7 +167,9 @@ class Space:
 
 
 class Receiver:
-    """One upload. Its pieces are written one after the other. limit: bytes."""
+    """One upload. Its pieces are written one after the other. limit: bytes. stored: called when the
+    file is visible.
+    """
 
     def __init__(
         self,
@@ -169,8 +177,9 @@ class Receiver:
         limit: int,
         ended: Callable[["Receiver"], None],
         space: Space | None = None,
+        stored: Callable[[], None] = lambda: None,
     ) -> None:
-        self.limit = limit
+        self.limit, self._stored = limit, stored
         self.space, self._received = space or Space(None, "", ""), 0
         self._upload, self._ended = upload, ended
         self._gathered = bytearray()
@@ -193,6 +202,7 @@ class Receiver:
         async with self._turn:
             found = await asyncio.to_thread(self._upload.finish)
         warning = self.space.stored(found["size"])
+        self._stored()
         return found if warning is None else {**found, "quotaWarning": warning}
 
     def abandon(self) -> None:

@@ -145,6 +145,11 @@ class LiveUpdates:
         for reader in self._about(jid):
             reader.progressed(jid)
 
+    def stored(self, uid: str, simulation_type: str, name: str) -> None:
+        """Handle a stored file of the user's library: the user's own pages are told."""
+        for reader in self._readers.get(uid, ()):
+            reader.stored(uid, simulation_type, name)
+
     def drained(self, drains: Drains) -> None:
         """Handle changed drains: all pages are told."""
         self._drains = drains
@@ -258,6 +263,8 @@ class Reader:
         self._named = frozenset(subscription.jids)
         self._changed: dict[str, int] = {}
         self._progressed: dict[str, None] = {}
+        #: stored files of the reader's library, as (app, name)
+        self._stored: dict[tuple[str, str], None] = {}
         #: by active job: the last sent position, and the fields that may change without an event
         self._sent: dict[str, tuple[int, Any]] = {}
         self._awake = asyncio.Event()
@@ -305,6 +312,15 @@ class Reader:
             return  # the next report of the job
         self._progressed[jid] = None
         self._awake.set()
+
+    def stored(self, uid: str, simulation_type: str, name: str) -> None:
+        # of a slow reader only the newest: a page looks at its file again when it is opened or saves
+        if uid == self._subscription.uid:
+            self._stored.pop((simulation_type, name), None)
+            self._stored[simulation_type, name] = None
+            if len(self._stored) > BATCH:
+                del self._stored[next(iter(self._stored))]
+            self._awake.set()
 
     def drained(self, drains: Drains) -> None:
         self._drains = drains
@@ -407,7 +423,13 @@ class Reader:
         if self._subscription.wide and not self.left:
             await asyncio.sleep(max(0.0, self._next - time.monotonic()))
             self._next = time.monotonic() + PACE_SECS
-        events = [*self._site(), *self._statuses(), *self._progress(), *self._output()]
+        events = [
+            *self._site(),
+            *self._library(),
+            *self._statuses(),
+            *self._progress(),
+            *self._output(),
+        ]
         if self._changed or self._progressed or not self._pieces.empty():
             self._awake.set()
         return b"".join(events)
@@ -419,6 +441,11 @@ class Reader:
             self._drains = None
             said = None if drain is None else {"at": drain.at, "reason": drain.reason}
             yield _event("site", None, {"siteDrain": said})
+
+    def _library(self) -> Iterator[bytes]:
+        for simulation_type, name in self._stored:
+            yield _event("library", None, {"simulationType": simulation_type, "name": name})
+        self._stored.clear()
 
     def _statuses(self) -> Iterator[bytes]:
         if self._more:

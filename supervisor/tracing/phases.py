@@ -251,7 +251,7 @@ _RANK: dict[type, int] = {
 
 
 def phases(events: Sequence[Stored]) -> list[Phase]:
-    """Return the phases of runs and tasks: queued, agent start, op on its way, image pull, in
+    """Return the phases of runs and tasks: queued, agent start, start on its way, image pull, in
     Slurm's queue, execution, end.
     """
     return sorted(
@@ -346,10 +346,14 @@ def _execution_phases(events: Sequence[Stored]) -> list[Phase]:
             case TaskPlaced(token=token, ahead=True):
                 step(token, s, ("waiting for a slot", "agent"))
             case TaskPlaced(token=token) | TaskSlotGranted(token=token):
-                step(token, s, ("op on its way", "agent"))
+                step(token, s, ("start on its way", "agent"))
             case TaskNoticed(token=token, code=code) if code in _PULL and token in doing:
                 pulls = code == IMAGE_PULLING
-                step(token, s, ("image pull", "container") if pulls else ("op on its way", "agent"))
+                step(
+                    token,
+                    s,
+                    ("image pull", "container") if pulls else ("start on its way", "agent"),
+                )
             case TaskSubmitted(token=token):
                 step(token, s, ("in Slurm's queue", "slurm"))
             case TaskStarted(token=token):

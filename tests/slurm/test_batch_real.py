@@ -244,6 +244,37 @@ async def test_steps_that_a_job_begins_are_sampled_while_they_run(batch_site: Gr
     await batch_site.ended(token)
 
 
+async def test_all_nodes_of_a_job_are_sampled_and_its_steps_wait_for_no_sampler(
+    batch_site: Ground,
+) -> None:
+    """Its own steps are exclusive, with all GPUs; one nvidia-smi serves all nodes of this machine."""
+    programs = batch_site.root / "programs"
+    programs.mkdir()
+    (programs / "nvidia-smi").write_text("#!/bin/sh\necho 40, 1000\n")
+    (programs / "nvidia-smi").chmod(0o755)
+    batch_site.cluster = msgspec.structs.replace(
+        batch_site.cluster, setup=f'export PATH="{programs}:$PATH"'
+    )
+    batch = await batch_site.agent()
+    token = batch_site.token()
+    hold = "import time; held = b'x' * 30_000_000; print(0); time.sleep(600)"
+    text = f'srun --exact --ntasks-per-node=1 --gres=gpu:1 python3 -uc "{hold}"'
+    wishes = BatchRequest(partition="batch", memory_mb=100, nodes=2, tasks=2, cores=1, gpus=1)
+    batch.launch(token, batch_site.spec(text, wishes))
+    sample = await batch_site.until(lambda: batch_site.samples and batch_site.samples[-1])
+    assert sample.token == token and sample.memory_bytes > 0
+    assert sample.gpu_percent == 40 and sample.gpu_memory_bytes == 2 * 1000 * 2**20, sample
+    await batch_site.until(
+        lambda: batch_site.evidence(token, "stdout.log").read_bytes() == b"0\n0\n"
+    )
+    began = time.monotonic()
+    batch.stop(token, "cancel", 1.0)
+    end = await batch_site.ended(token)
+    assert end.exit is not None and end.exit.stop_reason == "cancel"
+    assert time.monotonic() - began < 30, "no sampler holds the job"
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"jobscribe-usage" in _read(p)]
+
+
 async def test_a_gang_over_two_nodes_whose_servers_are_stopped_when_the_workers_are_done(
     batch_site: Ground,
 ) -> None:

@@ -264,7 +264,22 @@ def test_the_plain_form_works_for_a_browser_that_says_from_where(client: FlaskCl
         "/sign-in", data={"name": "<b>ann"}, headers={"Origin": "http://localhost"}
     )
     assert answer.status_code == 303
+    assert answer.headers["Location"] == "./"
     assert b"&lt;b&gt;ann" in client.get("/sign-in").get_data()
+
+
+def test_the_plain_form_offers_the_user_of_the_command_line_and_leads_to_jobs(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(development_login.getpass, "getuser", lambda: "joe")
+    form = client.get("/sign-in?page=jobs").get_data(as_text=True)
+    assert 'name="name" type="text" value="joe"' in form and 'name="page" value="jobs"' in form
+    for page, location in (("jobs", "./jobs"), ("//other.org", "./"), ("", "./")):
+        answer = client.post(
+            "/sign-in", data={"name": "joe", "page": page}, headers={"Origin": "http://localhost"}
+        )
+        assert answer.headers["Location"] == location
+    assert "other" not in client.get("/sign-in?page=//other.org").get_data(as_text=True)
 
 
 @pytest.mark.parametrize(

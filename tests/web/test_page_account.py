@@ -66,6 +66,20 @@ def test_a_token_works_until_it_is_revoked_and_usage_is_shown(
     ann.until(".secret >> nth=0 >> [role=status]", "^Copied$")
     if not IS_FIREFOX:
         assert ann.page.evaluate("() => navigator.clipboard.readText()") == token
+    # a page without encryption has no interface of the clipboard
+    ann.page.evaluate(
+        """() => {
+          Object.defineProperty(navigator, "clipboard", {value: undefined});
+          const field = document.createElement("textarea");
+          field.id = "pasted";
+          document.querySelector("dialog[open]").append(field);
+        }"""
+    )
+    ann.page.locator(".secret >> nth=1 >> button").click()
+    ann.until(".secret >> nth=1 >> [role=status]", "^Copied$")
+    ann.page.locator("#pasted").focus()
+    ann.page.keyboard.press("Control+v")
+    assert ann.page.locator("#pasted").input_value() == login
     assert status_of(url, token) == 200
     ann.page.get_by_role("button", name="I have copied it").click()
     row = ann.page.locator(f"tr[data-token='{token[4:12]}']")

@@ -157,7 +157,21 @@ def test_values_are_stored_and_equal_values_are_not_computed_again(
     tab.until(".values-head", "(?<!Not )[Ss]aved")
     # nothing was typed here since, so the new values are taken
     until(lambda: ann.field("seed").input_value() == "9", "the first tab has the new values")
-    # another browser is told when it saves
+    # another machine hears of them from its stream
+    until(lambda: other.field("seed").input_value() == "9", "the other machine has the new values")
+    other.fill(seed=12)
+    ann.fill(seed=8)
+    ann.page.get_by_role("button", name="Save").click()
+    other.until(".values .elsewhere", "These values were changed elsewhere")
+    other.page.get_by_role("button", name="Take those values").click()
+    # without a stream it is told when it saves
+    other.expected.append("/live")
+    refusal = {"code": "forbidden", "error": "no"}
+    other.page.route(
+        re.compile(r"/live(\?|$)"), lambda route: route.fulfill(status=403, json=refusal)
+    )
+    other.goto(f"/apps/heat/{sid}")
+    other.until(".link-state", "^Every 5 s$")
     other.expected.append("/lib-file/")
     other.fill(seed=11)
     ann.fill(seed=10, frames=3)

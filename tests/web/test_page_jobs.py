@@ -1,7 +1,11 @@
 """The pages of jobs in a real browser with a real `jobscribe up`."""
 
+import os
+import pty
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ from supervisor_process import SupervisorProcess, jid_of, shell, until
 
 pytest.importorskip("playwright.sync_api", reason="playwright's Python package is not installed")
 
-from chromium_user import needs_browser
+from chromium_user import SECS, needs_browser
 from pages_user import PagesUser
 
 pytestmark = needs_browser
@@ -43,6 +47,55 @@ printf '\033[31mred\033[0m <b>bold</b>\n10 %%\r20 %%\r30 %%\n'
 echo problem >&2
 n=0; while :; do n=$((n + 1)); echo "line $n"; sleep 0.2; done
 """
+
+
+#: The demo with a short computation instead of LAMMPS.
+DEMO = """
+from jobscribe.cli.demo import command, computations
+from jobscribe.cli.main import main
+text = 'echo step,loss >thermo.csv; for i in 1 2 3; do echo $i,0.$i; done >>thermo.csv'
+short = computations.Computation("LAMMPS", ("/bin/sh", "-c", text), {}, 3, "thermo.csv")
+command.choose = lambda report, folder: short
+main(["demo"])
+"""
+
+
+def test_a_newcomer_goes_from_the_demo_to_an_explanation_and_a_plot(
+    browser: Any, tmp_path: Path
+) -> None:
+    """The demo names one address. From there, 2 clicks lead to the explanation, and 4 more to a plot."""
+    own, other = pty.openpty()
+    env = {k: v for k, v in os.environ.items() if not k.startswith("JOBSCRIBE_")}
+    with subprocess.Popen(
+        [sys.executable, "-c", DEMO],
+        env=env | {"TMPDIR": str(tmp_path)},
+        stdin=other,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stderr is not None
+        lines = (m for line in demo.stderr if (m := re.search(r"the pages are at (\S+)", line)))
+        context = browser.new_context(locale="en-GB")
+        try:
+            page = context.new_page()
+            page.set_default_timeout(SECS * 1000)
+            page.goto(next(lines)[1])
+            page.get_by_role("button", name="Sign in").click()
+            page.get_by_role("link", name="A job that fails").click()
+            page.get_by_text("No such file or directory: 'temperatures.csv'").first.wait_for()
+            page.get_by_role("link", name="Jobs", exact=True).first.click()
+            page.get_by_role("link", name="LAMMPS").click()
+            page.get_by_role("tab", name="Files").click()
+            page.get_by_role("link", name="thermo.csv", exact=True).click()
+            page.locator(".preview canvas").wait_for()
+        finally:
+            context.close()
+            os.write(own, b"\n")
+            rest = demo.stderr.read()
+            for fd in (own, other):
+                os.close(fd)
+    assert demo.returncode == 0, rest
 
 
 def test_a_job_is_explained_followed_canceled_and_started_again(

@@ -6,6 +6,7 @@ JSON; a plain form serves browsers without scripts.
 """
 
 import getpass
+from collections.abc import Mapping
 from typing import Annotated
 
 import flask
@@ -69,7 +70,8 @@ class SignIn:
         if not form:
             return self.who()
         device = request.form.get("device", "")
-        return flask.redirect(f"{PAGE}?code={user_code(device)}" if device else "./", 303)
+        wanted = f"{PAGE}?code={user_code(device)}" if device else f"./{_page(request.form)}"
+        return flask.redirect(wanted, 303)
 
     def sign_out(self) -> ResponseReturnValue:
         """End the session on the server, not only in this browser."""
@@ -89,11 +91,15 @@ class SignIn:
         """Return the sign-in page for browsers without scripts."""
         session, device = self.session(), flask.request.args.get("device", "")
         code = user_code(device) if device else ""
-        name = "" if session is None else session.name
+        name = getpass.getuser() if session is None else session.name
         fields = (
             pages.field("name", "User name", value=name, complete="username")
             + pages.hidden("device", code)
-            + pages.paragraph("For development: any name will do, and there is no password.")
+            + pages.hidden("page", _page(flask.request.args))
+            + pages.paragraph(
+                "For development: there is no password, and any name will do. Jobs of the command"
+                f" line belong to {getpass.getuser()}."
+            )
         )
         return pages.page("Sign in", pages.form("sign-in", fields, {"signIn": "Sign in"}))
 
@@ -107,6 +113,11 @@ def uid_of(name: str, own_uid: str) -> str:
         if name == getpass.getuser()
         else derived_id(name.encode(), key=b"jobscribe development user")[:8]
     )
+
+
+def _page(fields: Mapping[str, str]) -> str:
+    """Return the page after the sign-in; "", the start page, unless it is a known one."""
+    return "jobs" if fields.get("page") == "jobs" else ""
 
 
 def _json(raw: bytes) -> object:

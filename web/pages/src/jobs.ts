@@ -1,5 +1,7 @@
 /** The supervisor's answers about jobs, as far as the pages use them, and words for states. */
 
+import { plainCommand } from "./text/shown_command.ts";
+
 export interface JobRow {
   jid: string;
   uid: string;
@@ -79,9 +81,6 @@ export const isActive = (state: string): boolean => state === "pending" || state
 
 export const titleOf = (row: Pick<JobRow, "name" | "command" | "simulationType">): string =>
   row.name || plainCommand(row.command ?? "") || row.simulationType;
-
-/** Return a quoted command as people write it: a quote within quotes is one character. */
-export const plainCommand = (command: string): string => command.replaceAll(`'"'"'`, "'");
 
 /** Return the seconds that a run has taken so far; null before its start. */
 export function secondsOf(row: Pick<JobRow, "startedAt" | "endedAt">, now: number): number | null {

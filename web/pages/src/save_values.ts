@@ -1,7 +1,7 @@
 /** Stores the values of a simulation, which other tabs and machines may change meanwhile. */
 
 import { ApiError } from "./api.ts";
-import { loadStored, type Model, saveSimulation, type Values } from "./apps.ts";
+import { loadStored, type Model, saveSimulation, sidOf, type Values } from "./apps.ts";
 import { mergedWith, type Simulation, type StoredSimulation } from "./text/simulation.ts";
 
 /** Changes elsewhere during one attempt to store. */
@@ -13,6 +13,17 @@ const channel =
     ? undefined
     : new BroadcastChannel("jobscribe-simulations");
 
+export interface LibraryEvent {
+  simulationType: string;
+  name: string;
+}
+
+/** What the stream of this page tells of the library. */
+const libraryNews = new EventTarget();
+
+/** Simulations that this page stores now, and whether the stream told of them meanwhile. */
+const underWay = new Map<string, { stores: number; heard: boolean }>();
+
 const isConflict = (error: unknown): boolean =>
   error instanceof ApiError && error.code === "conflict";
 
@@ -21,6 +32,27 @@ const isConflict = (error: unknown): boolean =>
  * nothing. Return what is stored then, and whether it has the change. Raises ApiError.
  */
 export async function store(
+  type: string,
+  sid: string,
+  stored: StoredSimulation,
+  change: (found: Simulation | undefined) => Simulation | undefined,
+): Promise<[StoredSimulation, boolean]> {
+  const key = `${type} ${sid}`;
+  const own = underWay.get(key) ?? { stores: 0, heard: false };
+  underWay.set(key, own);
+  own.stores += 1;
+  try {
+    return await attempts(type, sid, stored, change);
+  } finally {
+    own.stores -= 1;
+    if (own.stores === 0) {
+      underWay.delete(key);
+      if (own.heard) libraryNews.dispatchEvent(new CustomEvent(key));
+    }
+  }
+}
+
+async function attempts(
   type: string,
   sid: string,
   stored: StoredSimulation,
@@ -57,6 +89,16 @@ export function storeValues(
   });
 }
 
+/** Tell `watchStored` of an event of the stream: a file of the library was stored. */
+export function heardStored({ simulationType, name }: LibraryEvent): void {
+  const sid = sidOf(name);
+  if (!sid) return;
+  const own = underWay.get(`${simulationType} ${sid}`);
+  // its own change is told before the answer to its request
+  if (own) own.heard = true;
+  else libraryNews.dispatchEvent(new CustomEvent(`${simulationType} ${sid}`));
+}
+
 /** Call `onMaybe` when a simulation may have been stored elsewhere. Return the end of it. */
 export function watchStored(type: string, sid: string, onMaybe: () => void): () => void {
   const heard = (event: MessageEvent): void => {
@@ -65,10 +107,12 @@ export function watchStored(type: string, sid: string, onMaybe: () => void): () 
   const seen = (): void => {
     if (document.visibilityState === "visible") onMaybe();
   };
+  libraryNews.addEventListener(`${type} ${sid}`, onMaybe);
   channel?.addEventListener("message", heard);
   document.addEventListener("visibilitychange", seen);
   window.addEventListener("focus", seen);
   return () => {
+    libraryNews.removeEventListener(`${type} ${sid}`, onMaybe);
     channel?.removeEventListener("message", heard);
     document.removeEventListener("visibilitychange", seen);
     window.removeEventListener("focus", seen);

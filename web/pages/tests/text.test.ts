@@ -13,6 +13,7 @@ import { formatView, liveQuery, parseView } from "../src/text/job_view.ts";
 import { isOther, isRepeated, NO_PLACE, placeAfter } from "../src/text/log_place.ts";
 import { measures } from "../src/text/measures.ts";
 import { eventParser, type ServerEvent } from "../src/text/server_events.ts";
+import { plainCommand } from "../src/text/shown_command.ts";
 import { BLOCK_CHARS, KEPT_CHARS, TerminalText } from "../src/text/terminal.ts";
 import { spans } from "../src/text/timeline.ts";
 
@@ -194,7 +195,7 @@ test("phases and gaps are on one axis", () => {
   const placed = spans(
     {
       phases: [
-        { ...phase, name: "op on its way", since: 100, until: 101 },
+        { ...phase, name: "start on its way", since: 100, until: 101 },
         { ...phase, name: "queued", since: 100, until: 100 },
         { ...phase, name: "image pull", since: 101, until: null },
       ],
@@ -204,7 +205,7 @@ test("phases and gaps are on one axis", () => {
   );
   assert.deepEqual(
     placed.map((s) => s.name),
-    ["queued", "op on its way", "image pull"],
+    ["queued", "start on its way", "image pull"],
   );
 });
 
@@ -226,4 +227,15 @@ test("usage that is known is listed with its units", () => {
       ["Memory", "2.0 MiB", "(1 of 2 tasks)", undefined, "1.0 GiB"],
     ],
   );
+});
+
+test("a command is shown as people write it", () => {
+  const within = `'"'"'`;
+  for (const [command, shown] of [
+    ["echo hello", "echo hello"],
+    [`sh -c 'echo ${within}a b${within}'`, `sh -c "echo 'a b'"`],
+    [`sh -c 'echo ${within}$x${within}' 'y z'`, "sh -c 'echo '$x'' 'y z'"],
+    [`echo 'a b' 'it${within}s' end`, `echo 'a b' "it's" end`],
+  ] as const)
+    assert.equal(plainCommand(command), shown);
 });

@@ -48,21 +48,60 @@ def test_the_processes_of_a_script_are_sampled_until_it_ends(tmp_path: Path) -> 
     assert marks.stdout == "", "the sampler ends with the script"
 
 
+#: Stands for srun on the first node: starts the program of the step, as on another node.
+SRUN = """#!/bin/sh
+case $* in --version) echo "slurm $SLURM"; exit ;; esac
+echo "$*" >>"$FOLDER/calls"
+while [ "$1" != /bin/sh ]; do shift; done
+SLURM_PROCID=0 exec "$@"
+"""
+NVIDIA_SMI = """#!/bin/sh
+echo "$*" >>"$FOLDER/asked"
+printf '40, 1000\\n[N/A], 5\\n61, 24\\n'
+"""
+
+
 @pytest.mark.process
-def test_a_job_on_several_nodes_is_not_sampled(tmp_path: Path) -> None:
-    text = "\n".join((*usage_script.start("x", steps=True), 'echo "[$u]"'))
-    for env, said in (
-        ({"SLURM_JOB_NUM_NODES": "2"}, "[]\n"),
-        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "1"}, None),
-    ):
-        out = subprocess.run(
-            ["/bin/sh", "-c", "usage() { :; }\n" + text],
-            env={"PATH": "/usr/bin:/bin", **env},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        assert out == said if said else out != "[]\n"
+@pytest.mark.parametrize(("version", "nodes"), [("22.05.8", 2), ("20.11.9", 2), ("22.05.8", 65)])
+def test_a_step_samples_the_other_nodes_until_the_script_ends(
+    tmp_path: Path, version: str, nodes: int
+) -> None:
+    """Not with an old Slurm, whose step would hold memory of the job, and not on very many nodes."""
+    for name, program in (("srun", SRUN), ("nvidia-smi", NVIDIA_SMI)):
+        (tmp_path / name).write_text(program)
+        (tmp_path / name).chmod(0o755)
+    first, other = (tmp_path / f"usage.{n}.{nodes}.log" for n in (0, 1))
+    is_sampled = version == "22.05.8" and nodes == 2
+    wanted = (first, other) if is_sampled else (first,)
+    text = "\n".join(
+        (
+            *usage_script.FUNCTION,
+            *usage_script.start(f"'{tmp_path}'", steps=True),
+            *(f"while [ ! -s '{log}' ]; do sleep 0.1; done" for log in wanted),
+            "exit 3",
+        )
+    )
+    env = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "FOLDER": str(tmp_path),
+        "SLURM": version,
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NUM_NODES": str(nodes),
+        "CUDA_VISIBLE_DEVICES": "0,3,1",
+    }
+    done = subprocess.run(["/bin/sh", "-c", text], env=env, timeout=60, check=False)
+    assert done.returncode == 3
+    usage = parse(first.read_bytes())[0]
+    assert (usage.gpus, usage.gpu_percents, usage.gpu_memory) == (2, 101.0, 1024 * 2**20)
+    assert "--id=0,3,1 " in (tmp_path / "asked").read_text()
+    assert other.exists() == (tmp_path / "calls").exists() == is_sampled
+    if is_sampled:
+        assert "--overlap --relative=1 --nodes=1 --ntasks=1 " in (tmp_path / "calls").read_text()
+        assert usage.processes <= 2, "srun and the step are no part of the job"
+    marks = subprocess.run(
+        ["pgrep", "-f", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert marks.stdout == "", "the samplers end with the script"
 
 
 def test_lines_that_are_no_samples_are_ignored() -> None:
@@ -76,7 +115,9 @@ def test_lines_that_are_no_samples_are_ignored() -> None:
         b"\xff\0\n",
         b"1 1.00 1 1 1",
     )
-    assert parse(cut + good + b"".join(bad)) == [
+    gpus = b"1795829440 12.50 1048576 0 4096 3 2 150 4\n"
+    assert parse(cut + good + gpus + b"".join(bad)) == [
         Usage(95829420.0, 1.0, 5, 5, 5, 1),
         Usage(1795829430.0, 12.5, 1048576, 0, 4096, 3),
+        Usage(1795829440.0, 12.5, 1048576, 0, 4096, 3, 2, 150.0, 4 * 2**20),
     ]

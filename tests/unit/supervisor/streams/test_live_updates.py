@@ -827,6 +827,23 @@ async def test_every_page_is_told_of_a_drain_of_the_site() -> None:
         assert said == {"siteDrain": None}, "a drain that ended meanwhile"
 
 
+async def test_own_pages_are_told_of_a_changed_file_of_the_library() -> None:
+    """A slow reader is told of the newest, each once; a reader of this user's jobs is not."""
+    in_memory = InMemorySupervisor()
+    async with (
+        page(in_memory) as own,
+        page(in_memory, bool, uid=OTHER, jids=(f"{UID}-sim00001-command",)) as other,
+    ):
+        for n in (*range(70), 69):
+            in_memory.live.stored(UID, "heat", f"{n}.json")
+        await own.until("library", lambda d: d == {"simulationType": "heat", "name": "69.json"})
+        names = [json.loads(e.data)["name"] for e in own.events if e.event == "library"]
+        assert len(names) == len(set(names)) == 64
+        in_memory.live.stored(OTHER, "heat", "theirs")
+        await other.until("library")
+        assert [e.event for e in other.events].count("library") == 1
+
+
 async def test_statuses_that_take_long_to_make_are_told_in_several_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

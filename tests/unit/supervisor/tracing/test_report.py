@@ -500,7 +500,7 @@ def test_phases_cover_a_run_from_its_request_to_its_end(log: Log) -> None:
     assert [(p["name"], p["component"], p["since"] - T, p["until"] - T) for p in phases] == [
         ("queued", "supervisor", 0, 3),
         ("agent start", "agent", 0.5, 2),
-        ("op on its way", "agent", 3, 3.5),
+        ("start on its way", "agent", 3, 3.5),
         ("execution", "command", 3.5, 9),
         ("end", "supervisor", 9, 9.25),
     ]
@@ -524,9 +524,9 @@ def test_the_pull_of_an_image_is_a_phase_and_the_cause_of_its_gap(log: Log) -> N
         (p["name"], p["component"], p["since"] - T, p["until"] - T) for p in answer["phases"]
     ] == [
         ("queued", "supervisor", 0, 0.5),
-        ("op on its way", "agent", 0.5, 1),
+        ("start on its way", "agent", 0.5, 1),
         ("image pull", "container", 1, 13),
-        ("op on its way", "agent", 13, 13.5),
+        ("start on its way", "agent", 13, 13.5),
         ("execution", "command", 13.5, 20),
     ]
     assert [w["text"] for w in answer["waits"]] == [

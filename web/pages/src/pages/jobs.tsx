@@ -12,7 +12,6 @@ import {
   type JobRow,
   type Progress,
   type ProgressEvent,
-  plainCommand,
   type SearchReply,
   type Status,
   secondsOf,
@@ -42,6 +41,7 @@ import {
   searchRequest,
 } from "../text/filters.ts";
 import { ago, duration, moment, plural } from "../text/format.ts";
+import { plainCommand } from "../text/shown_command.ts";
 
 const PAGE = 50;
 /** The time between two searches of a list about others, where something changes all the time. */

@@ -41,7 +41,7 @@ export function QueuesPage(): JSX.Element {
     all ? othersQuery() : "",
     (name) => {
       if (name === "site" && all) pool.reload();
-      if (name !== "progress") changed();
+      if (name !== "progress" && name !== "library") changed();
     },
     queues.reload,
     queues.reload,

@@ -7,6 +7,7 @@ import { data } from "../api.ts";
 import {
   type AppInfo,
   type AppStatus,
+  fileOf,
   loadApps,
   loadClusters,
   loadStored,
@@ -27,6 +28,7 @@ import { ValuesForm } from "../parts/simulation_values.tsx";
 import { TAIL, useLog } from "../parts/use_log.ts";
 import { WhyCard, type WhyReply } from "../parts/why.tsx";
 import { useRemote } from "../remote.ts";
+import { heardStored, type LibraryEvent } from "../save_values.ts";
 import { path, site } from "../site.ts";
 import { fromStream, heard, progressed, sentenceOf } from "../text/app_status.ts";
 import type { SignInNeed } from "../text/cluster_sign_in.ts";
@@ -156,6 +158,7 @@ function Shown(
   const [need, setNeed] = useState<SignInNeed | undefined>();
   const live = isRun ? liveQuery(jid, jobView(view), TAIL) : "";
   const log = useLog(jid, jobView(view), live);
+  const opened = useRef(false);
   const hear = (next: AppStatus): void => {
     const last = status.latest.current;
     if (next.computeJid !== jid) return;
@@ -170,6 +173,7 @@ function Shown(
     (name, event) => {
       if (name === "status") hear(fromStream(event as Status));
       else if (name === "log") log.add(event as LogPiece);
+      else if (name === "library") heardStored(event as LibraryEvent);
       else if (name === "progress") {
         const { computeJid, computeJobSerial, parallelStatus } = event as ProgressEvent;
         const last = status.latest.current;
@@ -185,6 +189,9 @@ function Shown(
     },
     () => {
       for (const remote of [status, why]) remote.reload();
+      // it may have been stored while the stream was away
+      if (opened.current) heardStored({ simulationType: app.name, name: fileOf(sid) });
+      opened.current = true;
     },
   );
   useFastAsk(now, status.reload);

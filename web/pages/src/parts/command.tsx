@@ -1,6 +1,7 @@
 /** A command to be typed elsewhere, with a button that copies it. */
 
 import type { JSX } from "preact";
+import { copyText } from "../clipboard.ts";
 import { notify } from "./frame.tsx";
 import { Icon } from "./icons.tsx";
 
@@ -8,22 +9,20 @@ export function Command({ text }: { text: string }): JSX.Element {
   return (
     <p class="copy-command">
       <code>{text}</code>
-      {navigator.clipboard && (
-        <button
-          type="button"
-          class="plain copy"
-          aria-label={`Copy ${text}`}
-          title="Copy"
-          onClick={() => {
-            void navigator.clipboard.writeText(text).then(
-              () => notify("The command is copied."),
-              () => notify("The browser does not permit to copy the command.", true),
-            );
-          }}
-        >
-          <Icon name="copy" />
-        </button>
-      )}
+      <button
+        type="button"
+        class="plain copy"
+        aria-label={`Copy ${text}`}
+        title="Copy"
+        onClick={() => {
+          void copyText(text).then(
+            () => notify("The command is copied."),
+            () => notify("The browser does not permit to copy the command.", true),
+          );
+        }}
+      >
+        <Icon name="copy" />
+      </button>
     </p>
   );
 }

@@ -1,25 +1,23 @@
-/** Texts of programs, and buttons that copy them. A page without encryption has no clipboard, and no
- * button.
- */
+/** Texts of programs, and buttons that copy them. */
 
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
+import { copyText } from "../clipboard.ts";
 import { Icon } from "./icons.tsx";
 
 const SHOWN_MS = 3000;
 const RESULTS = { copied: "Copied", refused: "The browser does not permit it", "": "" };
 
 /** The result is beside the button, because a notice would be behind a dialog. */
-export function Copy({ text, label }: { text: string; label: string }): JSX.Element | null {
+export function Copy({ text, label }: { text: string; label: string }): JSX.Element {
   const [result, setResult] = useState<keyof typeof RESULTS>("");
   useEffect(() => {
     if (!result) return;
     const timer = setTimeout(() => setResult(""), SHOWN_MS);
     return () => clearTimeout(timer);
   }, [result]);
-  if (!navigator.clipboard) return null;
   const copy = (): void => {
-    void navigator.clipboard.writeText(text).then(
+    void copyText(text).then(
       () => setResult("copied"),
       () => setResult("refused"),
     );

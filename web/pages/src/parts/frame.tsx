@@ -155,7 +155,8 @@ export function Frame({
     // on a narrow screen the navigation scrolls
     const here = document.querySelector<HTMLElement>(".bar nav [aria-current]");
     const bar = here?.parentElement;
-    if (bar) bar.scrollLeft = here.offsetLeft - bar.offsetLeft - bar.clientWidth / 2;
+    if (bar)
+      bar.scrollLeft = here.offsetLeft + (here.offsetWidth - bar.clientWidth) / 2 - bar.offsetLeft;
   }, [title]);
   const lost = useShownLink() === "lost" && !still;
   return (

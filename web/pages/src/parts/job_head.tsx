@@ -5,11 +5,13 @@ import { useState } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { ApiError, data, requestId } from "../api.ts";
 import { CancelDialog } from "../cancel.tsx";
+import { copyText } from "../clipboard.ts";
 import { now } from "../clock.ts";
-import { isActive, type JobRow, plainCommand, type Status, titleOf } from "../jobs.ts";
+import { isActive, type JobRow, type Status, titleOf } from "../jobs.ts";
 import { isAdmin } from "../me.ts";
 import { isOwn, jobPath, path } from "../site.ts";
 import { duration, moment, plural, sentence } from "../text/format.ts";
+import { plainCommand } from "../text/shown_command.ts";
 import { notify } from "./frame.tsx";
 import { Icon } from "./icons.tsx";
 import { wantedShell } from "./shell.tsx";
@@ -43,15 +45,13 @@ export function JobHead(props: {
 }
 
 function CopyId({ jid }: { jid: string }): JSX.Element {
-  // a page without encryption has no clipboard
-  if (!navigator.clipboard) return <span class="mono">{jid}</span>;
   return (
     <button
       type="button"
       class="plain mono copy"
       title="Copy the id"
       onClick={() => {
-        void navigator.clipboard.writeText(jid).then(
+        void copyText(jid).then(
           () => notify("The id is copied."),
           () => notify("The browser does not permit to copy the id.", true),
         );

@@ -134,7 +134,7 @@ const isBatch = (reply: DefinitionReply | undefined): boolean =>
 function noPlots(active: boolean, nothing: boolean, batch: boolean): string {
   if (batch)
     return active
-      ? "The first values arrive some seconds after the start. A job on several nodes is not measured over time."
+      ? "The first values arrive some seconds after the start. A job on several nodes is measured over time with Slurm 22.05 or later."
       : "No values over time are kept of this attempt. Totals are from Slurm's accounting.";
   if (active) return "The first values arrive a few seconds after the start.";
   return nothing ? "No usage is known." : "No values over time are kept of this attempt.";

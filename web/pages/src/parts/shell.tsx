@@ -4,6 +4,7 @@ import "./shell.css";
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { copyText } from "../clipboard.ts";
 import { type ShellPlace, ShellSession } from "../shell.ts";
 import { isOwn, ownerOf } from "../site.ts";
 import type { JobView } from "../text/job_view.ts";
@@ -244,12 +245,7 @@ function commandOf(jid: string, task: Task, tasks: TasksReply): string {
 }
 
 function copy(text: string): void {
-  // a page without encryption has no clipboard
-  if (!navigator.clipboard) {
-    notify("This page may not copy: it is not encrypted.", true);
-    return;
-  }
-  void navigator.clipboard.writeText(text).then(
+  void copyText(text).then(
     () => notify("The selection is copied."),
     () => notify("The browser does not permit to copy the selection.", true),
   );

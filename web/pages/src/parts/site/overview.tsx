@@ -94,8 +94,8 @@ export function LoadCard({ load }: { load: Load }): JSX.Element {
             value={brief(load.loop.p999)}
             note={
               load.loop.worst.secs
-                ? `99.9 %; longest ${brief(load.loop.worst.secs)}`
-                : "99.9 %; never over 50 ms"
+                ? `99.9 % are shorter; longest ${brief(load.loop.worst.secs)}`
+                : "99.9 % are shorter; none over 50 ms"
             }
           />
         )}

@@ -87,8 +87,8 @@ export function QueueTable({ reply }: { reply: QueuesReply }): JSX.Element {
 export function Turns({ reply }: { reply: QueuesReply }): JSX.Element {
   const half = duration(reply.halfLifeSecs);
   const note = reply.all
-    ? `The next free slot of a queue goes to its first waiting user here. Use counts half after ${half}.`
-    : `Who used less goes first. Use counts half after ${half}.`;
+    ? `The next free slot of a queue goes to its first waiting user here. Use loses half of its weight every ${half}.`
+    : `Users who used less go first. Use loses half of its weight every ${half}.`;
   const most = Math.max(...reply.accounts.map((a) => a.level), 1);
   return (
     <Part title={reply.all ? "Turns of users" : "Your turn"} note={note}>

@@ -1,1 +1,0 @@
-import{a as r}from"./part-UFXHDCAF.js";import{$ as o,M as t}from"./part-42IH3I4A.js";function m({state:a}){return t("span",{class:"state","data-state":a,children:[t(o,{name:a}),r(a)]})}export{m as a};
