@@ -3,7 +3,7 @@ of either.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,19 @@ def browser() -> Iterator[Any]:
             context.close()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the shared browser after the last test of pages: no event loop could run beside it."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    """End the shared browser after the last test of pages and its repeats: no event loop could run beside
+    it.
+    """
+    result = yield
     if item.path.name.startswith(PAGES) and not (nextitem and nextitem.path.name.startswith(PAGES)):
         import chromium_user
 
         chromium_user.close_shared()
+    return result
 
 
 @pytest.fixture
