@@ -288,7 +288,7 @@ def _slots(sources: CollectorSources) -> Iterable[Metric]:
             for kind in KINDS:
                 if kind in place.slots:
                     pool = world.slots.pools.get(CpuPool(driver, kind, place.host))
-                    limits[driver, kind] += policy.slots_at(driver, kind, place.host)
+                    limits[driver, kind] += world.slots_at(driver, kind, place.host)
                     used[driver, kind] += 0 if pool is None else len(pool.holders)
     yield _gauge("slots", "Concurrency limit of runs without roles.", ("driver", "kind"), limits)
     yield _gauge("slots_used", "Runs without roles that occupy a slot.", ("driver", "kind"), used)

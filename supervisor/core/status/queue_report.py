@@ -119,7 +119,7 @@ def slot_rows(world: World, drivers: Iterable[str]) -> list[dict[str, Any]]:
     for driver in drivers:
         for place in policy.hosts(driver):
             for kind in _KINDS:
-                total = policy.slots_at(driver, kind, place.host)
+                total = world.slots_at(driver, kind, place.host)
                 if place.slots and kind not in place.slots:
                     continue
                 pool = world.slots.pools.get(CpuPool(driver, kind, place.host))

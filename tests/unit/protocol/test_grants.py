@@ -41,7 +41,9 @@ def test_nothing_is_kept_from_a_shard_that_wants_it(capacity: int, wanted: list[
     parts = [part(capacity, n, len(wanted)) for n in range(len(wanted))]
     if any(w > has for w, has in zip(wanted, found, strict=True)):
         for has, wants, own in zip(found, wanted, parts, strict=True):
-            assert has <= max(wants, own // 4), "a shard has more than it wants, and another one less"
+            assert has <= max(wants, own // 4), (
+                "a shard has more than it wants, and another one less"
+            )
     # whoever wants more than it has, has not less than another one above its part
     extra = [has - own for has, own in zip(found, parts, strict=True)]
     for n, (has, wants) in enumerate(zip(found, wanted, strict=True)):
