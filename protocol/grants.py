@@ -1,5 +1,7 @@
-"""Grants: the parts of a site's limits that its shards have now. How much each may have, and the
-exchange by which a shard changes its own part. Pure; the callers of `exchange` perform its steps.
+"""Grants: the parts of a site's limits that its shards have now. How much each may have, and the turn in
+which a shard changes its own part. Pure: each generator yields the steps that its caller performs.
+
+The callers are `SiteGrants`, on PostgreSQL, and the simulator, on a simulated table.
 
 See etc/adr/0050-grants.md.
 """
@@ -29,6 +31,13 @@ class Row(NamedTuple):
 
 #: The rows of one limit, by shard.
 Rows = Mapping[int, Row]
+
+
+class Use(NamedTuple):
+    """used: of a limit, by what is placed or reserved. wanted: with what waits for it."""
+
+    used: int
+    wanted: int
 
 
 class Ask(NamedTuple):
@@ -62,6 +71,14 @@ class Table(NamedTuple):
     rows: Mapping[str, Rows]
 
 
+class Tell(NamedTuple):
+    """Tell the core these limits. Answer: its use when they are in effect and everything it decided
+    before is durable; None if it cannot decide now.
+    """
+
+    limits: Mapping[str, int]
+
+
 class Read(NamedTuple):
     """Read the table. Answer: Table; None if the database does not answer."""
 
@@ -75,7 +92,9 @@ class Write(NamedTuple):
     rows: Mapping[str, Row]
 
 
-Exchange = Generator[Read | Write, Table | bool | None, Mapping[str, Share] | None]
+Step = Tell | Read | Write
+Answer = Mapping[str, Use] | Table | bool | None
+Exchange = Generator[Step, Answer, Mapping[str, Share] | None]
 
 
 def part(whole: int, number: int, total: int) -> int:
@@ -171,3 +190,63 @@ def _is_due(before: Row | None, row: Row) -> bool:
         or (before.granted, before.wanted, before.capacity)
         != (row.granted, row.wanted, row.capacity)
     )
+
+
+class Holder:
+    """The grants of one supervisor. capacities: limits of the whole site in its settings, by name."""
+
+    def __init__(self, shard: int, total: int, capacities: Mapping[str, int]) -> None:
+        self._shard, self._total, self._capacities = shard, total, dict(capacities)
+        #: what the core may use: nothing before the first exchange
+        self.limits = dict.fromkeys(capacities, 0)
+        #: as of the last exchange that is known, and the use before it
+        self.shares: Mapping[str, Share] = {}
+        self.use: Mapping[str, Use] = {}
+
+    def turn(self) -> Generator[Step, Answer, None]:
+        """Change the shard's rows and the limits of the core. If limits are lowered, the rows follow in
+        the same turn, so that other shards may use what this one does not.
+        """
+        told: Mapping[str, int] = {}
+        for _ in range(2):
+            use = yield Tell(self.limits)
+            if not isinstance(use, Mapping):
+                return
+            told, self.use = self.limits, use
+            shares = yield from exchange(self._shard, self._total, self._asks(use))
+            if shares is None:
+                return
+            self.shares = shares
+            self.limits = {name: share.limit for name, share in shares.items()}
+            if not any(
+                limit < told[name] and shares[name].granted > max(limit, use[name].used)
+                for name, limit in self.limits.items()
+            ):
+                break
+        if self.limits != told:
+            yield Tell(self.limits)
+
+    def _asks(self, use: Mapping[str, Use]) -> dict[str, Ask]:
+        return {
+            name: Ask(
+                capacity,
+                self.limits[name],
+                use[name].used,
+                max(use[name].used, min(use[name].wanted, capacity)),
+            )
+            for name, capacity in self._capacities.items()
+        }
+
+    def is_due(self, now: Mapping[str, Use]) -> bool:
+        """Return whether a turn may change something at once. now: the present use."""
+        return any(
+            now[name].wanted > share.limit
+            or (share.granted > share.limit and now[name].used < self.use[name].used)
+            for name, share in self.shares.items()
+        )
+
+    def exceeded(self) -> frozenset[str]:
+        """Return the limits of which more is used than the shard has."""
+        return frozenset(
+            name for name, share in self.shares.items() if self.use[name].used > share.granted
+        )

@@ -10,10 +10,10 @@ import msgspec
 
 from ....db.events.events import agent_stream, job_stream
 from ....protocol.errors import Refusal
+from ....protocol.grants import Use
 from ....protocol.ids import AgentKey, OpId, Token
 from ....protocol.wire.messages import Shared, SlotUse, TaskRun, TaskSpec
 from .causes import Cause
-from .grants import Use
 from .timers import (
     AgentTimer,
     FollowerCheck,

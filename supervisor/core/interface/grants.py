@@ -29,13 +29,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 Grants = Mapping[str, Grant]
 
 
-class Use(msgspec.Struct, frozen=True):
-    """used: of a limit, by what is placed or reserved. wanted: with what waits for it."""
-
-    used: int
-    wanted: int
-
-
 def slots_name(driver: str, kind: AgentKind, host: str) -> str:
     """Return the name of the limit of plain runs on this host, or of runs in this cluster."""
     return runs_name(host) if driver == "sbatch" else f"slots.{driver}_{kind}"

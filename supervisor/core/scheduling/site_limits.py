@@ -2,9 +2,9 @@
 it uses and wants. What runs is left alone if a limit becomes smaller than its use.
 """
 
+from ....protocol.grants import Use
 from ..interface import grants
 from ..interface.effects import GrantsApplied
-from ..interface.grants import Use
 from ..interface.inputs import GrantsChanged
 from ..resources import gang_allocator
 from ..resources.concurrency_limits import NEVER

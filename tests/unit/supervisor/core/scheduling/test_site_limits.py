@@ -4,8 +4,9 @@ stopped if it becomes smaller.
 
 import pytest
 
+from jobscribe.protocol.grants import Use
 from jobscribe.supervisor.core.interface.effects import GrantsApplied
-from jobscribe.supervisor.core.interface.grants import CPU, MEMORY, Grant, Use
+from jobscribe.supervisor.core.interface.grants import CPU, MEMORY, Grant
 from jobscribe.supervisor.core.interface.inputs import GrantsChanged
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
