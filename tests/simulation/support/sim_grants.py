@@ -7,7 +7,7 @@ runs with the rows after every step.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from sim_database import Connection, Database, Route
@@ -126,9 +126,8 @@ class Supervisor:
         self.life = Life(self.time)
         self.name = f"{log.number}/{len(log.supervisors)}"
         log.supervisors.append(self)
-        self.route = log.sim.routes[log.number]
-        self.commits = Connection(self.time, self.life, self.route)
-        self.grants = Connection(self.time, self.life, self.route)
+        self.commits = Connection(self.time, self.life, log.sim.routes[log.number])
+        self.grants = Connection(self.time, self.life, log.sim.routes[log.number + log.sim.total])
         self.epoch = 0
         self.holder = Holder(log.number, log.sim.total, {LIMIT: log.sim.capacity})
         self.limit = 0
@@ -136,6 +135,8 @@ class Supervisor:
         self.decided: set[int] = set()
         self.pending: list[Group | Callable[[], None]] = []
         self.committing = False
+        #: is to be frozen just before it sends something about grants
+        self.freezes = False
         self.life.after(0.0, self._take)
 
     # ---- the lease
@@ -184,6 +185,7 @@ class Supervisor:
 
     def _fold(self) -> None:
         self.decided, self.pending = set(self.log.placed), []
+        self._launch(sorted(self.log.placed))
 
     # ---- decisions and commits
 
@@ -251,11 +253,15 @@ class Supervisor:
     def _durable(self, group: Group) -> None:
         self.committing = False
         self.pending.pop(0)
-        for run in group.starts:
+        self._launch(group.starts)
+        self._advance()
+
+    def _launch(self, runs: list[int]) -> None:
+        """Start runs that are durable. A token starts once."""
+        for run in runs:
             if run in self.log.placed and run not in self.log.ends_at:
                 secs = self.time.random.choice((0.3, 1.0, RUN_SECS)) * self.time.random.random()
                 self.log.ends_at[run] = self.time.now + secs
-        self._advance()
 
     # ---- grants
 
@@ -305,8 +311,10 @@ class Supervisor:
             self._sent_epoch = epoch
             return act()
 
-        sim.time.steps += 0
-        self.grants.ask(acted, answered)
+        if self.freezes:
+            self.freezes = False
+            sim.freeze(self)
+        self.life.meet(lambda: self.grants.ask(acted, answered))
 
     def _look(self, begun: float) -> None:
         def look() -> None:
@@ -327,7 +335,8 @@ class Grants:
         self.total = r.choice((2, 2, 3, 4))
         self.capacity = r.choice((self.total, 5, 8, 13))
         self.table = GrantRows(lambda: self.time.now)
-        self.routes = [Route() for _ in range(self.total)]
+        #: of commits, then of grants
+        self.routes = [Route() for _ in range(2 * self.total)]
         self.logs = [ShardLog(self, n) for n in range(self.total)]
         self.time.rates |= {name: rate * r.random() * 2 for name, rate in FAULTS.items()}
         self._runs = 0
@@ -407,13 +416,20 @@ class Grants:
                 self.time.saw("a supervisor was killed")
                 victim.end()
             else:
-                self.time.saw("a supervisor was frozen")
-                victim.life.freeze()
-                self.time.after(r.random() * 3 * LEASE_SECS, victim.life.thaw)
-                self.replace(log)
+                victim.freezes = r.random() < 0.7
+                if not victim.freezes:
+                    self.freeze(victim)
         route = r.choice(self.routes)
         route.secs = r.choice((0.0005, 0.05, 0.3))
-        self.time.after(r.expovariate(0.2), self._disaster)
+        self.time.after(r.expovariate(0.3), self._disaster)
+
+    def freeze(self, supervisor: Supervisor) -> None:
+        if self.time.calm:
+            return
+        self.time.saw("a supervisor was frozen")
+        supervisor.life.freeze()
+        self.time.after(self.time.random.random() * 4 * LEASE_SECS, supervisor.life.thaw)
+        self.replace(supervisor.log)
 
     def _calm(self) -> None:
         self.time.calm = True
@@ -446,8 +462,3 @@ class Grants:
 
 def run(seed: int) -> Counter[str]:
     return Grants(seed).run()
-
-
-def read_rows(rows: Mapping[int, Row]) -> dict[int, int]:
-    """Return what each shard is granted."""
-    return {n: row.granted for n, row in rows.items()}
