@@ -45,7 +45,9 @@ def raises_the_limit_before_the_row() -> Patch:
             answer = yield step
             if isinstance(answer, grants.Table):
                 rows = answer.rows
-                found = {n: grants.settle(shard, total, rows.get(n, {}), a)[1] for n, a in asks.items()}
+                found = {
+                    n: grants.settle(shard, total, rows.get(n, {}), a)[1] for n, a in asks.items()
+                }
 
     return grants, "exchange", exchange
 
