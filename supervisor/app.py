@@ -428,6 +428,7 @@ class _Supervisor:
                 secrets=self._secrets.problems,
                 certificates=lambda: self._certificates,
                 disk=self._disk.usage,
+                grants=None if self._grants is None else self._grants.holder,
                 lease_left=lambda: None if place is None else place.claim.deadline.left,
             ),
             root.path,

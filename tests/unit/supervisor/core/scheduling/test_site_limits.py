@@ -11,6 +11,7 @@ from jobscribe.supervisor.core.interface.inputs import GrantsChanged
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
 from jobscribe.supervisor.core.scheduling import site_limits
+from jobscribe.supervisor.core.status.queue_report import slot_rows
 from jobscribe.supervisor.core.status.run_status import status
 
 SLOTS = "slots.local_sequential"
@@ -66,6 +67,8 @@ def test_runs_start_within_the_part_that_the_shard_has_now(stage, kit):
     assert sentence.endswith(
         "; this shard may use 6 of the site's 8 slots now, and other shards use 2"
     )
+    (slots,) = (r for r in slot_rows(stage.world, ["local"]) if r["kind"] == "sequential")
+    assert (slots["used"], slots["total"], slots["siteUsed"], slots["siteTotal"]) == (6, 6, 8, 8)
     # what runs is left alone, and nothing new starts until less runs than the new limit
     assert grant(stage, slots=3)[SLOTS].used == 6
     for n in (1, 2, 3):
