@@ -105,3 +105,24 @@ def test_gangs_start_within_the_cores_and_the_memory_of_the_shard(stage, kit):
     use = grant(stage, cpu=8)
     assert (use[CPU], use[MEMORY]) == (Use(6, 6), Use(6000, 6000))
     assert grant(stage, cpu=1)[CPU].used == 6
+
+
+def test_nothing_is_placed_ahead_in_slots_that_are_to_be_given_back(kit):
+    place = HostCapacity(host="localhost", slots={"sequential": 4})
+    stage = kit.Stage(
+        places={"local": (place,)},
+        op_run_slots={("local", "sequential"): 8},
+        moving=frozenset((SLOTS,)),
+        ahead_secs=9.0,
+    )
+    stage.agents_run_ahead = True
+    for n in range(1, 20):
+        stage.submit(n)
+    stage.up()
+    grant(stage, slots=3)
+    grant(stage, slots=1)
+    stage.reports(kit.ended(stage.token(1)))
+    assert placed(stage, range(1, 20)) == [2, 3], "one more is to end before another one starts"
+    stage.reports(kit.ended(stage.token(2)))
+    assert placed(stage, range(1, 20))[:2] == [3, 4], "the next one waits for the slot of the third"
+    assert site_limits.use(stage.world)[SLOTS].used == 1
