@@ -128,8 +128,14 @@ def _evenly(amount: int, most: Sequence[int]) -> list[int]:
 
 
 def settle(shard: int, total: int, rows: Rows, ask: Ask) -> tuple[Row, Share]:
-    """Return the new row of a shard, and its share."""
-    others = {n: row for n, row in rows.items() if n != shard}
+    """Return the new row of a shard, and its share. A shard that has no row yet has its even part: it may be
+    of a release without grants.
+    """
+    others = {
+        n: rows.get(n) or Row(part(ask.capacity, n, total), 0, 0, ask.capacity)
+        for n in range(total)
+        if n != shard
+    }
     granted = rows[shard].granted if shard in rows else 0
     capacity = min([ask.capacity, *(r.capacity for r in others.values())])
     away = {n for n, row in others.items() if row.age > AWAY_SECS}

@@ -20,7 +20,7 @@ from ...protocol.shards import Shard
 from ...runtime.store_address import StoreAddress, parsed
 
 if TYPE_CHECKING:
-    from ...db.postgres.grants import GrantTable
+    from ...db.postgres.grants.table import GrantTable
     from ...db.postgres.opening import Site
     from ...db.postgres.supervisors import Claim
     from ...service.settings.settings import Settings
@@ -155,7 +155,7 @@ class PostgresLog(EventLog):
         ]
 
     def grants(self, store: EventStore, deliver: Deliver) -> "GrantTable | None":
-        from ...db.postgres.grants import GrantTable
+        from ...db.postgres.grants.table import GrantTable
         from ...db.postgres.store import PostgresStore
 
         assert isinstance(store, PostgresStore)

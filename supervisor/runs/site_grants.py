@@ -22,7 +22,7 @@ ANSWER_SECS = 2.0
 
 
 class Table(Protocol):
-    """The shard's rows in the database (`db.postgres.grants`)."""
+    """The shard's rows in the database (`db.postgres.grants.table`)."""
 
     def perform(self, step: Read | Write, done: Callable[[Rows | bool | None], None]) -> None:
         """Perform a step; `done` gets its answer."""

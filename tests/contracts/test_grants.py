@@ -11,7 +11,8 @@ from sim_grants import GrantRows
 
 from jobscribe.db.postgres import lease, opening, shards, supervisors
 from jobscribe.db.postgres.connection import connect
-from jobscribe.db.postgres.grants import GrantTable, Statements
+from jobscribe.db.postgres.grants.statements import Statements
+from jobscribe.db.postgres.grants.table import GrantTable
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.grants import Read, Row, Table, Write

@@ -14,8 +14,10 @@ from jobscribe.protocol import grants
 from jobscribe.protocol.grants import Ask, Row, Rows, Share
 
 SOAK = os.environ.get("SOAK") == "1"
-#: 400 lives with SOAK=1; of all other times, those that find the planted bugs are among them.
-SEEDS = 400 if SOAK else 12
+#: Lives without planted bugs.
+SEEDS = 2_000 if SOAK else 20
+#: The life that finds a bug which many others miss; it is tried first.
+FIRST = {"writes_in_an_earlier_epoch": 65}
 
 
 def test_the_site_never_runs_more_than_it_may_and_each_shard_gets_its_part() -> None:
@@ -73,7 +75,8 @@ def takes_what_others_have() -> Patch:
     real = grants.settle
 
     def settle(shard: int, total: int, rows: Rows, ask: Ask) -> tuple[Row, Share]:
-        return real(shard, total, {n: row for n, row in rows.items() if n == shard}, ask)
+        free = {n: row if n == shard else row._replace(granted=0) for n, row in rows.items()}
+        return real(shard, total, free, ask)
 
     return grants, "settle", settle
 
@@ -126,10 +129,9 @@ BUGS = (
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
 def test_a_planted_bug_is_found(bug: Callable[[], Patch], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*bug())
-    for seed in range(60):
+    for seed in (FIRST.get(bug.__name__, 0), *range(100)):
         try:
             sim_grants.run(seed)
         except sim_grants.Violation:
-            print(bug.__name__, "found in life", seed)
             return
-    pytest.fail("not found in 60 lives")
+    pytest.fail("not found in 100 lives")

@@ -129,6 +129,7 @@ def row(granted: int, **fields: int | float) -> Row:
 @pytest.mark.parametrize(
     "case, rows, ask, granted, limit",
     (
+        ("a shard without a row keeps its part", {}, Ask(9, 0, 0, 9), 5, 5),
         ("the row is lowered to the limit in memory", {0: row(8)}, Ask(8, 6, 2, 2), 6, 4),
         ("to the use if it is more", {0: row(8), 1: row(0, wanted=8)}, Ask(8, 4, 7, 9), 7, 4),
         ("a raise takes only what is free", {1: row(7)}, Ask(8, 0, 0, 8), 1, 1),

@@ -5,8 +5,9 @@ stopped if it becomes smaller.
 import pytest
 
 from jobscribe.protocol.grants import Use
+from jobscribe.protocol.ids import AgentKey
 from jobscribe.supervisor.core.interface.effects import GrantsApplied
-from jobscribe.supervisor.core.interface.grants import CPU, MEMORY, Grant
+from jobscribe.supervisor.core.interface.grants import CPU, MEMORY, Grant, runs_name
 from jobscribe.supervisor.core.interface.inputs import GrantsChanged
 from jobscribe.supervisor.core.resources.gang_allocator import Node
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
@@ -126,3 +127,21 @@ def test_nothing_is_placed_ahead_in_slots_that_are_to_be_given_back(kit):
     stage.reports(kit.ended(stage.token(2)))
     assert placed(stage, range(1, 20))[:2] == [3, 4], "the next one waits for the slot of the third"
     assert site_limits.use(stage.world)[SLOTS].used == 1
+
+
+def test_runs_of_a_cluster_start_within_the_part_of_the_shard(kit):
+    place = HostCapacity(host="hpc", slots={"parallel": 2}, user_runs=9)
+    stage = kit.Stage(
+        batch=frozenset({"sbatch"}),
+        places={"sbatch": (place,)},
+        moving=frozenset((runs_name("hpc"),)),
+    )
+    for n in range(1, 6):
+        stage.submit(n, driver="sbatch")
+    stage.up(AgentKey("sbatch", "parallel", kit.UID, "hpc"))
+    stage.tell(GrantsChanged({"runs.hpc": Grant(limit=3, capacity=4, others=1)}, 1))
+    assert placed(stage, range(1, 6)) == [1, 2, 3]
+    assert site_limits.use(stage.world) == {"runs.hpc": Use(3, 5)}
+    assert why(stage, 4)[1].endswith(
+        "; this shard may use 3 of the site's 4 slots now, and other shards use 1"
+    )
