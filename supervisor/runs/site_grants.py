@@ -51,6 +51,11 @@ class SiteGrants:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._noticed("grantsFailed", f"this shard keeps its limits from now on: {error!r}")
 
     async def close(self) -> None:
         if self._task is not None:
@@ -94,18 +99,15 @@ class SiteGrants:
 
     async def _told(self, step: Tell) -> Mapping[str, Use] | None:
         self._number += 1
-        self._use = asyncio.get_running_loop().create_future()
+        waiting = self._use = asyncio.get_running_loop().create_future()
         grants = {
             name: Grant(limit=step.limits[name], capacity=share.capacity, others=share.others)
             for name, share in self.holder.shares.items()
         }
         self._engine.tell(GrantsChanged(grants, self._number))
-        try:
-            return await asyncio.wait_for(self._use, ANSWER_SECS)
-        except TimeoutError:
-            return None
-        finally:
-            self._use = None
+        # wait_for would lose a cancellation that arrives with the answer
+        await asyncio.wait((waiting,), timeout=ANSWER_SECS)
+        return waiting.result() if waiting.done() else None
 
     async def _performed(self, step: Read | Write) -> Rows | bool | None:
         done: asyncio.Future[Rows | bool | None] = asyncio.get_running_loop().create_future()
