@@ -158,6 +158,10 @@ def test_a_row_changes_as_it_may(
     assert (new.granted, share.limit) == (granted, limit), case
 
 
+#: Its row is as it is to be, but a lost write of the shard may still arrive.
+SETTLED = Table(5, {"limit": {0: row(4, wanted=8), 1: row(4, wanted=8)}})
+
+
 @pytest.mark.parametrize(
     "answers, known",
     (
@@ -165,6 +169,8 @@ def test_a_row_changes_as_it_may(
         ((Table(0, {}), None), False),
         ((Table(0, {}), False) * 4, False),
         ((Table(0, {}), False, Table(1, {}), True), True),
+        ((SETTLED, None), False),
+        ((SETTLED, True), True),
     ),
 )
 def test_a_limit_is_raised_only_after_a_write(
