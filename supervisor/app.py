@@ -124,6 +124,7 @@ from .runs.request_validation import MAX_BODY
 from .runs.service import RunService
 from .runs.shells import Shells
 from .runs.site_drains import SiteDrains
+from .runs.site_grants import SiteGrants
 from .runs.why_facts import UserNames
 from .standby.listening import Kind
 from .standby.passing import Receiver
@@ -296,11 +297,22 @@ class _Supervisor:
         drains, drained = root / "drains.json", site_drains.read(root / "drains.json")
         self._engine = Engine(
             configuration.policy(
-                settings, self._drivers, self._driver_set.pool, clusters, self._serial_floor
+                settings,
+                self._drivers,
+                self._driver_set.pool,
+                clusters,
+                self._serial_floor,
+                self._driver_set.site_limits,
             ),
             self._store,
             self,
             drained,
+        )
+        table, shard = events.grants(self._store, self._deliver), settings.shard
+        self._grants = (
+            None
+            if table is None or shard is None
+            else SiteGrants(self._engine, table, shard, self._driver_set.site_limits, self.noticed)
         )
         self._drains = SiteDrains(self._engine, drains, drained, self._clock.wall)
         self._watchdog = Watchdog(notifier, self._store, self._status_line)
@@ -417,6 +429,7 @@ class _Supervisor:
                 secrets=self._secrets.problems,
                 certificates=lambda: self._certificates,
                 disk=self._disk.usage,
+                grants=None if self._grants is None else self._grants.holder,
                 lease_left=lambda: None if place is None else place.claim.deadline.left,
             ),
             root.path,
@@ -446,6 +459,8 @@ class _Supervisor:
             agent_id=self._agent_id,
             driver_called=self._metrics.instruments.driver_call,
         )
+        if self._grants is not None:
+            self._effect_executor.grants_applied = self._grants.applied
         self._counters.measure(
             disk=self._disk.sizes,
             loop=lag.summary,
@@ -560,6 +575,8 @@ class _Supervisor:
         catch_up(self._store, self._records)
         self._live.position = self._store.head()
         self._engine.start()
+        if self._grants is not None:
+            self._grants.start()
         # Listen only now: the engine would forget an agent that connects before the log is folded.
         self._listen(
             "agents",
@@ -661,6 +678,8 @@ class _Supervisor:
             self._store_retry.cancel()
             self._certificate_watch.cancel()
             self._secret_watch.cancel()
+        if self._grants is not None:
+            await self._grants.close()
         await self._live.close()
         await self._run_dir_reaper.close()
         await self._retention.close()

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..drivers.contracts import AgentDriver, Capacity
@@ -75,9 +75,10 @@ def policy(
     pool: Pool | None,
     clusters: Clusters | None,
     serial_floor: int,
+    moving: Collection[str] = (),
 ) -> CoreConfig:
     """Return the core's configuration. pool, clusters: None unless the Docker or Slurm driver is in
-    use. serial_floor: see `CoreConfig`.
+    use. serial_floor, moving: see `CoreConfig`.
     """
     limits, slots = settings.limits, settings.slots
     queues = queue_file.load(settings.queues.file)
@@ -130,6 +131,7 @@ def policy(
         debug_secs=limits.debug_secs,
         kept_plans=frozenset(settings.purge.kept_plans),
         serial_floor=serial_floor,
+        moving=frozenset(moving),
     )
 
 

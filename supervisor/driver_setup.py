@@ -23,6 +23,7 @@ from ..service.site import cluster_file, pool_file, shards
 from ..service.site.startup_checks import warnings
 from . import configuration
 from .connections.driver_reports import DriverReports
+from .core.interface.grants import runs_name
 from .process.root_directory import RootDirectory
 from .runs.registry_logins import RegistryLogins
 
@@ -51,6 +52,8 @@ class DriverSet:
         self.drivers: dict[str, AgentDriver] = {}
         self.pool: Pool | None = None
         self.clusters: Clusters | None = None
+        #: limits of the whole site of which this shard has a part that changes, by name
+        self.site_limits: dict[str, int] = dict(settings.site_limits)
         self.sbatch: SbatchDriver | None = None
         self._signed_in, self._logins = signed_in, logins
         self._watchers: list[Callable[[], None]] = []
@@ -79,9 +82,10 @@ class DriverSet:
                     )
                 case "sbatch":
                     assert settings.sbatch.clusters is not None  # required by the settings
-                    self.clusters = shards.clusters_of(
-                        cluster_file.load(settings.sbatch.clusters), settings.shard
-                    )
+                    whole = cluster_file.load(settings.sbatch.clusters)
+                    self.clusters = shards.clusters_of(whole, settings.shard)
+                    if settings.shard is not None:
+                        self.site_limits |= {runs_name(c.name): c.runs for c in whole.clusters}
                     self.drivers[name] = self.sbatch = self._sbatch(
                         settings, root, self.clusters, log, redactor, key
                     )

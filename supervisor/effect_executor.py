@@ -37,6 +37,7 @@ from .core.interface.effects import (
     EndConnection,
     EvictAgent,
     FindAgent,
+    GrantsApplied,
     IncrementCounter,
     LaunchGang,
     LaunchTask,
@@ -108,6 +109,7 @@ class EffectExecutor:
         self._agent_id, self._driver_called = agent_id, driver_called
         self._timers: dict[Timer, asyncio.TimerHandle] = {}
         self._work: set[asyncio.Task[None]] = set()
+        self.grants_applied: Callable[[GrantsApplied], object] = lambda effect: None
 
     def perform(self, effect: Effect, cause: Cause) -> None:
         """Perform one effect. All log lines about it name the cause."""
@@ -144,6 +146,8 @@ class EffectExecutor:
             case EndConnection():
                 self._hub.end(effect.key, effect.epoch, effect.reason)
                 self._driver_reports.end(effect.key, effect.epoch, effect.reason)
+            case GrantsApplied():
+                self.grants_applied(effect)
             case IncrementCounter():
                 self._counters.add(effect.what)
                 log = self._log_of(effect, cause)

@@ -56,6 +56,11 @@ class PostgresStore(StoreReads):
         else:
             self._writer.put(_storable(encode_batch(batch, done, self._era)))
 
+    @property
+    def epoch(self) -> int:
+        """Return the epoch of the lease."""
+        return self._writer.epoch
+
     def stalled(self) -> bool:
         return self._writer.stalled
 

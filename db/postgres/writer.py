@@ -102,6 +102,10 @@ class Writer(CommitThread[PendingExchange]):
         return not self._raw.closed
 
     @property
+    def epoch(self) -> int:
+        return self._lease.epoch
+
+    @property
     def stalled(self) -> bool:
         began = self._storing
         return began is not None and time.monotonic() - began > STALL_SECS

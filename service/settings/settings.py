@@ -597,6 +597,8 @@ class Settings:
     shards: ShardSettings = field(default_factory=ShardSettings)
     #: origins of values, by name; settings without an entry have their default
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    #: limits of the whole site of which this shard has a part that changes, by name
+    site_limits: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", os.path.abspath(self.root))

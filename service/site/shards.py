@@ -1,5 +1,5 @@
-"""The settings of one shard, from those of its site: root, schema, listeners, and its part of each limit
-that spans users. Only `make_secrets` writes a file.
+"""The settings of one shard, from those of its site: root, schema, listeners, and its even part of each limit
+that spans users. Shards lend each other amounts at run time (`Settings.site_limits`). Only `make_secrets` writes a file.
 
 Limits of one user need no part: a user is in one shard.
 """
@@ -76,6 +76,7 @@ def of_shard(settings: Settings) -> Settings:
             or (secret_file(settings.root, "server") if s.development else None),
             metrics_secret_file=s.metrics_secret_file or secret_file(settings.root, "metrics"),
         ),
+        site_limits=_site_limits(settings),
         slots=_slots(settings, shard),
         resources=_resources(settings, shard),
         store=dataclasses.replace(store, url=_with_schema(store.url, shard)),
@@ -140,6 +141,19 @@ def _with_schema(url: str, shard: Shard) -> str:
     return f"{head}?{'&'.join([*rest, f'{schema}_{shard.number}'])}"
 
 
+def _site_limits(settings: Settings) -> dict[str, int]:
+    """Return the limits of this machine of which shards lend each other parts."""
+    s, r = settings.slots, settings.resources
+    if "local" not in settings.drivers.use:
+        return {}
+    return {
+        "slots.local_sequential": s.local_sequential,
+        "slots.local_parallel": s.local_parallel,
+        "resources.local_cpu": r.local_cpu,
+        "resources.local_memory_mb": r.local_memory_mb,
+    }
+
+
 def _slots(settings: Settings, shard: Shard) -> SlotSettings:
     s = settings.slots
     if "local" not in settings.drivers.use:
@@ -148,9 +162,8 @@ def _slots(settings: Settings, shard: Shard) -> SlotSettings:
         name: _part(f"slots.{name}", getattr(s, name), shard)
         for name in ("local_sequential", "local_parallel")
     }
-    return dataclasses.replace(
-        s, **parts, op_run=s.op_run if "slots.op_run" in settings.origins else 0
-    )
+    # a user alone on the site may use what other shards do not need
+    return dataclasses.replace(s, **parts)
 
 
 def _resources(settings: Settings, shard: Shard) -> ResourceSettings:

@@ -4,8 +4,8 @@ that handles it.
 Modules: admission (run requests), retention (run directories to remove), reconciler (reports of
 agents), termination (cancels, limits), dependencies (runs after runs), lifecycle (agents),
 debug_hold (failed tasks that are held), tags, attempts (completion, retries), placement (queue, slots),
-gang_placement (runs with roles), host_availability (hosts down and up), host_drains, idle_eviction (idle agents,
-memory of hosts), rebalancing (queued runs from host to host). They call each other in this
+gang_placement (runs with roles), site_limits (parts of limits of the site), host_availability (hosts down and up),
+host_drains, idle_eviction (idle agents, memory of hosts), rebalancing (queued runs from host to host). They call each other in this
 direction only: admission, reconciler, host_availability -> termination, lifecycle, debug_hold ->
 dependencies, attempts -> rebalancing, idle_eviction -> placement -> gang_placement ->
 gang_allocator, task_counts.
@@ -37,6 +37,7 @@ from .interface.inputs import (
     DriverStopped,
     EvictionRefused,
     FramesLost,
+    GrantsChanged,
     HostChanged,
     Input,
     Now,
@@ -61,7 +62,7 @@ from .runs import (
     tags,
     termination,
 )
-from .scheduling import gang_placement, placement, rebalancing
+from .scheduling import gang_placement, placement, rebalancing, site_limits
 from .state.transaction import Transaction
 from .state.world import World
 
@@ -167,6 +168,8 @@ def _apply(tx: Transaction, input_: Input) -> None:
             lifecycle.signed_out(tx, input_.key)
         case DrainsChanged():
             host_drains.changed(tx, input_)
+        case GrantsChanged():
+            site_limits.changed(tx, input_)
         case HostChanged():
             host_availability.changed(tx, input_)
         case EvictionRefused():

@@ -29,10 +29,12 @@ from ..core.interface import inputs as core_inputs
 from ..core.interface.causes import Cause
 from ..core.interface.drains import Drains
 from ..core.interface.effects import Effect, ListTasks, ReplyRefusal
+from ..core.interface.grants import Grants
 from ..core.interface.inputs import (
     AgentConnected,
     Cancel,
     DrainsChanged,
+    GrantsChanged,
     HostChanged,
     Input,
     Now,
@@ -152,6 +154,8 @@ class Engine:
         self._outages: Outages = {}
         #: the same for hosts that get no new runs
         self._drains: Drains = drains or {}
+        #: the same for parts of the site's limits
+        self._grants: Grants = {}
         #: called after each decision, before it is durable; and after the world was folded again
         self.decided: Callable[[World, Sequence[Input]], None] = lambda world, inputs: None
         self.folded: Callable[[], None] = lambda: None
@@ -176,6 +180,8 @@ class Engine:
         for input_ in inputs:
             if isinstance(input_, DrainsChanged):
                 self._drains = input_.drains
+            if isinstance(input_, GrantsChanged):
+                self._grants = input_.grants
             if isinstance(input_, HostChanged):
                 host_selection.record_change(
                     self._outages,
@@ -429,7 +435,9 @@ class Engine:
 
     def _load(self, now: Now) -> None:
         """Fold the world from the log."""
-        self.world = World(self.policy, self._agent_record, self._outages, self._drains)
+        self.world = World(
+            self.policy, self._agent_record, self._outages, self._drains, self._grants
+        )
         self.folded()
         self._durable.clear()
         self._finished.clear()

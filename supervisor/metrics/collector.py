@@ -16,6 +16,7 @@ from prometheus_client.core import (
 
 from ...drivers.contracts import AgentDriver
 from ...protocol.errors import CODES
+from ...protocol.grants import Holder
 from ...protocol.version import VERSION
 from ...runtime.connections.admission import Reason
 from ...runtime.event_loop_lag import LoopLag
@@ -66,7 +67,8 @@ class CollectorSources(NamedTuple):
     """Objects that provide values. lines_lost: lost lines of the log. altered: changed files of the
     root that were not repaired. secrets: name and sentence of each secret file that cannot be used.
     certificates: those of the listeners. disk: the disk usage of users. lease_left: seconds in which this
-    supervisor may act without another renewal of its lease; None without a lease of the site.
+    supervisor may act without another renewal of its lease; None without a lease of the site. grants: parts of
+    the site's limits that this shard has.
     """
 
     engine: Engine
@@ -87,6 +89,7 @@ class CollectorSources(NamedTuple):
     certificates: Callable[[], Sequence[ServerCertificate]] = tuple
     disk: DiskUsage | None = None
     lease_left: Callable[[], float | None] = lambda: None
+    grants: Holder | None = None
 
 
 async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]:
@@ -101,6 +104,7 @@ async def collect(sources: CollectorSources, sample: DiskSample) -> list[Metric]
         *_loop(sources.lag),
         *_store(sources, sample),
         *_slots(sources),
+        _grants(sources),
         *_hosts(sources),
         await _slurm(sources),
         _disks(sample),
@@ -288,10 +292,29 @@ def _slots(sources: CollectorSources) -> Iterable[Metric]:
             for kind in KINDS:
                 if kind in place.slots:
                     pool = world.slots.pools.get(CpuPool(driver, kind, place.host))
-                    limits[driver, kind] += policy.slots_at(driver, kind, place.host)
+                    limits[driver, kind] += world.slots_at(driver, kind, place.host)
                     used[driver, kind] += 0 if pool is None else len(pool.holders)
     yield _gauge("slots", "Concurrency limit of runs without roles.", ("driver", "kind"), limits)
     yield _gauge("slots_used", "Runs without roles that occupy a slot.", ("driver", "kind"), used)
+
+
+def _grants(sources: CollectorSources) -> Metric:
+    rows: dict[tuple[str, ...], float] = {}
+    if sources.grants is not None:
+        use = sources.grants.use
+        for name, share in sources.grants.shares.items():
+            rows |= {
+                (name, "granted"): share.granted,
+                (name, "used"): use[name].used,
+                (name, "wanted"): use[name].wanted,
+                (name, "capacity"): share.capacity,
+            }
+    return _gauge(
+        "grants",
+        "Part of each limit of the site that this shard has, uses and wants, and the limit of the whole site.",
+        ("limit", "amount"),
+        rows,
+    )
 
 
 def _hosts(sources: CollectorSources) -> Iterable[Metric]:

@@ -134,6 +134,7 @@ class Health:
             *self._certificates(),
             *self._versions(),
             *self._supervisors(),
+            *self._grants(),
         ]
         if draining:
             found.append(
@@ -423,6 +424,21 @@ class Health:
                 )
                 advice = f"correct the clock of {s.host}, for example with NTP"
                 yield Reason(f"clock:{name}", HealthState.DEGRADED, sentence, None, advice)
+
+    def _grants(self) -> Iterator[Reason]:
+        grants = self._sources.grants
+        for name in sorted(() if grants is None else grants.exceeded()):
+            assert grants is not None
+            used, share = grants.use[name].used, grants.shares[name]
+            yield Reason(
+                f"grant:{name}",
+                HealthState.DEGRADED,
+                f"{used} of {name} are used, and this shard may use {share.granted} of the site's"
+                f" {share.capacity}: the limit was lowered, or the database lost commits. Nothing new starts until"
+                " less is used",
+                None,
+                "wait until runs end, or cancel some",
+            )
 
     def _root(self) -> Iterator[Reason]:
         for name in sorted(self._sources.altered):

@@ -20,6 +20,7 @@ from ...protocol.shards import Shard
 from ...runtime.store_address import StoreAddress, parsed
 
 if TYPE_CHECKING:
+    from ...db.postgres.grants.table import GrantTable
     from ...db.postgres.opening import Site
     from ...db.postgres.supervisors import Claim
     from ...service.settings.settings import Settings
@@ -75,6 +76,10 @@ class EventLog:
     def open(self, root_id: str, deliver: Deliver, point: Point, log: LogMessage) -> EventStore:
         """Open the store. Raises Refusal."""
         return SqliteStore(store_path(self._root), deliver, point=point, log=log)
+
+    def grants(self, store: EventStore, deliver: Deliver) -> "GrantTable | None":
+        """Return the table by which shards share limits; None for a site without shards."""
+        return None
 
     def site(self, root_id: str) -> "Site":
         """Return the place of a log that several supervisors reach."""
@@ -148,6 +153,17 @@ class PostgresLog(EventLog):
             SupervisorSeen(m.role, m.host, m.pid, m.seen_secs_ago, m.clock_ahead_secs)
             for m in listed(self._address, self._password_file)
         ]
+
+    def grants(self, store: EventStore, deliver: Deliver) -> "GrantTable | None":
+        from ...db.postgres.grants.table import GrantTable
+        from ...db.postgres.store import PostgresStore
+
+        assert isinstance(store, PostgresStore)
+        if self._shard is None:
+            return None
+        return GrantTable(
+            self._address, self._password_file, self._shard, lambda: store.epoch, deliver
+        )
 
     def site(self, root_id: str) -> "Site":
         from ...db.postgres.opening import Site

@@ -29,6 +29,8 @@ from jobscribe.protocol.wire.handshake import ACTOR, PEER, SIGNED_IN, TOKEN_SCOP
 pytestmark = pytest.mark.process
 
 TOTAL = 2
+#: Slots of the whole site.
+SLOTS = 6
 #: Longer than any failover; the machine is busy.
 DEADLINE_SECS = 60.0
 SCOPES = ("read", "control", "debug")
@@ -129,7 +131,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
             f"store.url={postgres_server.shared_durable().url()}",
             "store.standby=true",
             f"shards.count={TOTAL}",
-            "slots.local_sequential=6",
+            f"slots.local_sequential={SLOTS}",
             "resources.local_cpu=6",
             f"auth.users={roles}",
             "supervisor.development=true",
@@ -468,6 +470,62 @@ def test_a_router_can_be_killed(sharded: Sharded, tmp_path: Path) -> None:
         router.kill()
         found = job.wait(30).exit
         assert found is not None and found.code == 5
+
+
+def most_at_once(stamps: Path) -> int:
+    """Return how many jobs ran at once at most, by the lines that they wrote at their starts and ends."""
+    now = most = 0
+    for line in stamps.read_text().splitlines():
+        now += 1 if line == "+" else -1
+        most = max(most, now)
+    return most
+
+
+def test_a_shard_uses_what_another_one_leaves_idle_and_gives_it_back_as_runs_end(
+    sharded: Sharded, tmp_path: Path
+) -> None:
+    site, stamps = sharded.site, tmp_path / "stamps"
+
+    def job(name: str, uid: str) -> dict[str, Any]:
+        """Return a run that ends when its gate is open."""
+        gate = f"until [ -e {tmp_path}/{name} ]; do sleep 0.05; done"
+        return shell(f"echo + >>{stamps}; {gate}; echo - >>{stamps}", uid)
+
+    def running(runs: dict[str, dict[str, Any]]) -> set[str]:
+        """Return the names of runs that run; requests are repeated while nobody serves a shard."""
+        (uid,) = {run["uid"] for run in runs.values()}
+        with Client(site.url, sharded.tokens[uid], budget_secs=DEADLINE_SECS) as client:
+            return {n for n, run in runs.items() if client.status(jid_of(run)).state == "running"}
+
+    lent = {f"bob{n}": job(f"bob{n}", BOB) for n in range(8)}
+    for run in lent.values():
+        site.submit(run)
+    until(lambda: len(running(lent)) == SLOTS, "one user has all slots", DEADLINE_SECS)
+    own = {f"ann{n}": job(f"ann{n}", ANN) for n in range(4)}
+    for run in own.values():
+        site.submit(run)
+
+    def why() -> str | None:
+        said = str(site.status(own["ann0"])["jobStatusMessage"])
+        return said if "other shards use 6" in said else None
+
+    said = until(why, "the run says who has its slot", DEADLINE_SECS)
+    assert said.endswith(
+        "(0 of 0 in use, 0 ahead); this shard may use 0 of the site's 6 slots now, and other shards use 6"
+    )
+    # its next supervisor, which stands by since an earlier test, keeps to what the shard has
+    site.kill(sharded.address(1)["pid"])
+    first = sorted(running(lent))[:3]
+    for name in first:
+        (tmp_path / name).touch()
+    until(lambda: len(running(own)) == SLOTS // 2, "the other user has a half", DEADLINE_SECS)
+    assert running(lent) == set(lent) - set(first) - {"bob6", "bob7"}, "nothing new starts"
+    for name in (*lent, *own):
+        (tmp_path / name).touch()
+    for run in (*lent.values(), *own.values()):
+        assert site.wait(run)["exit"]["code"] == 0
+    assert most_at_once(stamps) == SLOTS
+    assert stamps.read_text().count("+") == 12, "each job ran once"
 
 
 @pytest.mark.parametrize(

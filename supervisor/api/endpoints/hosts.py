@@ -109,5 +109,5 @@ def _slots(world: World, key: AgentKey) -> list[int]:
     found = world.slots.pools.get(cpu_pool(key))
     return [
         0 if found is None else len(found.holders),
-        world.policy.slots_at(key.driver, key.kind, key.host),
+        world.slots_at(key.driver, key.kind, key.host),
     ]

@@ -17,12 +17,15 @@ Answers = Mapping[int, Any]
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
     """A list of rows. by: rows with equal values of these fields become one, whose numbers in `sums` are
-    added, and in `largest` are the largest one. order: of all rows; None: by shard. most: longest list.
+    added, and in `largest` are the largest one. whole: of a field whose parts move between shards, and so have
+    no sum, the field that each row with such a part has the whole in. order: of all rows; None: by shard. most:
+    longest list.
     """
 
     by: tuple[str, ...] = ()
     sums: tuple[str, ...] = ()
     largest: tuple[str, ...] = ()
+    whole: Mapping[str, str] = {}
     order: Order | None = None
     most: int | None = None
 
@@ -140,6 +143,10 @@ def _one(rows: Rows, by: tuple[str, ...], group: list[Row]) -> Row:
             out[name] = _sum([row.get(name) for row in group], ())
     for name in rows.largest:
         out[name] = max(row.get(name) or 0 for row in group)
+    for name, of in rows.whole.items():
+        wholes = [row[of] for row in group if row.get(of) is not None]
+        if wholes:
+            out[name] = out[of] = min(wholes)
     return out
 
 

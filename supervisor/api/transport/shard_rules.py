@@ -98,7 +98,11 @@ QUEUES = Merge(
     rows={
         "queues": Rows(by=("queue",), sums=("waiting", "running", "cores", "gpus")),
         "accounts": Rows(order=lambda row: (row["queue"], row["level"], row["uid"])),
-        "slots": Rows(by=("driver", "host", "kind"), sums=("used", "total", "waiting")),
+        "slots": Rows(
+            by=("driver", "host", "kind"),
+            sums=("used", "total", "waiting"),
+            whole={"total": "siteTotal"},
+        ),
         "waits": Rows(order=lambda row: row["queuedAt"]),
     },
     sums=("waiting",),

@@ -10,6 +10,7 @@ import msgspec
 
 from ....db.events.events import agent_stream, job_stream
 from ....protocol.errors import Refusal
+from ....protocol.grants import Use
 from ....protocol.ids import AgentKey, OpId, Token
 from ....protocol.wire.messages import Shared, SlotUse, TaskRun, TaskSpec
 from .causes import Cause
@@ -148,6 +149,15 @@ class RemoveRunDir(msgspec.Struct, frozen=True):
     executions: tuple[tuple[AgentKey, Token], ...] = ()
 
 
+class GrantsApplied(msgspec.Struct, frozen=True):
+    """The limits of `GrantsChanged` with this number are in effect, and everything decided before is
+    durable. use: at that time, by limit.
+    """
+
+    number: int
+    use: Mapping[str, Use]
+
+
 class SetTimer(msgspec.Struct, frozen=True):
     """Identity: `timer`. Setting it again replaces the deadline. secs: monotonic seconds from now."""
 
@@ -180,6 +190,7 @@ Effect = (
     | TaskEffect
     | RemoveRunDir
     | EndConnection
+    | GrantsApplied
     | SetTimer
     | ClearTimer
     | IncrementCounter
@@ -226,7 +237,7 @@ _STREAMS: Mapping[type, Callable[[Any], str | None]] = {
     **dict.fromkeys((AgentReady, StartAgent, FindAgent, StopAgent, EvictAgent), _of_agent),
     **dict.fromkeys((CheckPorts, ListTasks, EndConnection), _of_agent),
     **dict.fromkeys((SetTimer, ClearTimer), _of_timer),
-    **dict.fromkeys((ReplyRefusal, IncrementCounter), _of_none),
+    **dict.fromkeys((ReplyRefusal, GrantsApplied, IncrementCounter), _of_none),
     **dict.fromkeys(get_args(AgentTimer), _of_agent),
     **dict.fromkeys(get_args(TaskTimer), _of_token),
     **dict.fromkeys((*get_args(RunTimer), FollowerCheck), _of_job),

@@ -13,6 +13,7 @@ from ....protocol.ids import AgentKey
 from ....protocol.wire.messages import Alive, RunStatusUpdate, Snapshot, ToSupervisor
 from .causes import Cause
 from .drains import Drains
+from .grants import Grants
 from .timers import AgentTimer, FollowerCheck, Timer
 
 
@@ -185,6 +186,15 @@ class DrainsChanged(msgspec.Struct, frozen=True):
     drains: Drains
 
 
+class GrantsChanged(msgspec.Struct, frozen=True):
+    """The shard has other parts of the limits of its site, or the same. This is a notice. grants: all that
+    there are now. `number` gets an answer once all earlier decisions are durable.
+    """
+
+    grants: Grants
+    number: int
+
+
 class EvictionRefused(msgspec.Struct, frozen=True):
     """The agent was to be evicted, but owes an answer to a call."""
 
@@ -226,6 +236,7 @@ Input = (
     | SignedOut
     | HostChanged
     | DrainsChanged
+    | GrantsChanged
     | EvictionRefused
     | TimerFired
     | Restarted
@@ -277,6 +288,7 @@ def agent_key(input_: Input) -> AgentKey | None:
             | Purge()
             | HostChanged()
             | DrainsChanged()
+            | GrantsChanged()
             | Restarted()
         ):
             return None

@@ -41,6 +41,7 @@ def reserve(pool: NodePool, first: AllocationRequest, mono: float) -> Reservatio
         usage=copy.deepcopy(pool.usage),
         down=set(pool.down),
         drained=set(pool.drained),
+        granted=dict(pool.granted),
         fair=pool.fair,
     )
     ends = sorted(

@@ -232,7 +232,7 @@ def usage(pool: NodePool) -> list[dict[str, object]]:
             "gpus": [len(b.gpus), len(n.gpus)],
             "ports": len(b.ports),
         }
-        for n in pool.nodes
+        for n in (node_pool.sized(pool, n) for n in pool.nodes)
         for b in (pool.usage[n.host],)
     ]
 
@@ -287,7 +287,7 @@ def _lines(pool: NodePool) -> dict[Account, list[tuple[int, RunKey]]]:
 
 
 def _cores(pool: NodePool) -> int:
-    return sum(n.cpu for n in pool.nodes)
+    return sum(node_pool.sized(pool, n).cpu for n in pool.nodes)
 
 
 def _cores_in_use(pool: NodePool) -> dict[str, int]:

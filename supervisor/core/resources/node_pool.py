@@ -78,10 +78,20 @@ class NodePool(msgspec.Struct):
     #: unavailable hosts, and hosts that get no new tasks
     down: set[str] = msgspec.field(default_factory=set)
     drained: set[str] = msgspec.field(default_factory=set)
+    #: cores and MiB of hosts of which this shard has a part that changes; `nodes` have its even part
+    granted: dict[str, tuple[int, int]] = {}
 
     def __post_init__(self) -> None:
         for n in self.nodes:
             self.usage.setdefault(n.host, NodeUsage(next_port=n.start_port, subnets=n.subnets))
+
+
+def sized(pool: NodePool, node: Node) -> Node:
+    """Return the node with what may be used of it now."""
+    if node.host not in pool.granted:
+        return node
+    cpu, memory_mb = pool.granted[node.host]
+    return msgspec.structs.replace(node, cpu=cpu, memory_mb=memory_mb)
 
 
 def assign(
@@ -172,7 +182,9 @@ def usage_violations(pool: NodePool, node: Node) -> list[str]:
         out.append("the books differ from what the gangs hold")
     if kept:
         return out
-    if used.cpu > node.cpu or used.memory_mb > node.memory_mb:
+    # a part that changes may be lowered below its use
+    whole = node.host not in pool.granted
+    if whole and (used.cpu > node.cpu or used.memory_mb > node.memory_mb):
         out.append("more is held than there is")
     out.extend(f"GPU {g} is held by {n}" for g, n in used.gpus.items() if n > 1)
     out.extend(f"GPU {g} is held, and there is none" for g in used.gpus if g not in node.gpus)
@@ -182,7 +194,7 @@ def usage_violations(pool: NodePool, node: Node) -> list[str]:
 
 def free_capacities(pool: NodePool) -> list[FreeCapacity]:
     out = []
-    for n in pool.nodes:
+    for n in (sized(pool, n) for n in pool.nodes):
         b = pool.usage[n.host]
         ports = (
             len(n.ports)
@@ -210,7 +222,7 @@ def _exceeds_total(pool: NodePool, demands: Sequence[RoleDemand], among: Sequenc
     """Return whether all nodes together have too little free. A cheap check, because this runs at
     every release.
     """
-    used = [(n, pool.usage[n.host]) for n in (pool.nodes[at] for at in among)]
+    used = [(sized(pool, n), pool.usage[n.host]) for n in (pool.nodes[at] for at in among)]
     free = (
         sum(max(0, n.cpu - b.cpu) for n, b in used),
         sum(max(0, n.memory_mb - b.memory_mb) for n, b in used),

@@ -71,15 +71,17 @@ def _most(tx: Transaction, key: AgentKey, view: AgentState) -> int:
         return 0
     if tx.world.drain_of(key.driver, key.host) is not None:
         return 0
+    pool = tx.world.slots.pools.get(cpu_pool(key))
+    if pool is not None and len(pool.holders) > pool.capacity:
+        return 0  # ended runs give their slots back to other shards
     return min(MOST, int(tx.world.policy.ahead_secs * _slots(tx, key) / view.run_secs))
 
 
 def _slots(tx: Transaction, key: AgentKey) -> int:
     """Return how many plain runs of the agent run at once."""
-    policy = tx.world.policy
-    return min(
-        policy.slots_at(key.driver, key.kind, key.host), policy.runs_at(key.driver, key.kind, None)
-    )
+    world = tx.world
+    slots = world.slots_at(key.driver, key.kind, key.host)
+    return min(slots, world.policy.runs_at(key.driver, key.kind, None))
 
 
 def _next_in_queue(

@@ -28,6 +28,8 @@ class CoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     cpu_slots: dict[tuple[str, AgentKind], int] = {}
     op_run_slots: dict[tuple[str, AgentKind], int] = {}
     places: dict[str, tuple[HostCapacity, ...]] = {}
+    #: limits of the site of which this shard has a part that changes (`interface.grants`)
+    moving: frozenset[str] = frozenset()
     containers: frozenset[str] = frozenset()
     batch: frozenset[str] = frozenset()
     #: port range of gang tasks on clusters

@@ -19,10 +19,12 @@ from ....db.events.state import AgentRecord, Job, PastRun, Run, Task
 from ....db.events.usage_row import UsageRow, end_of
 from ....protocol.api.requests import RunSpec
 from ....protocol.clusters.batch import BatchState
-from ....protocol.ids import DEFAULT_QUEUE, AgentKey, OpId, Token, split_jid
+from ....protocol.ids import DEFAULT_QUEUE, AgentKey, AgentKind, OpId, Token, split_jid
 from ....protocol.jobs.roles import After, TaskPlace
 from ..interface import drains as drains_
+from ..interface import grants as grants_
 from ..interface.drains import Drain, Drains
+from ..interface.grants import Grant, Grants
 from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator
 from ..resources.concurrency_limits import UNLIMITED, ConcurrencyLimits, Portion, RunKey
@@ -51,6 +53,8 @@ from .task_counts import CountsByRun
 
 #: More than the number of all runs: the numbers of two priorities never overlap.
 PRIORITY_STEP = 2**48
+#: The driver of this machine.
+LOCAL = "local"
 
 
 class GangReservation(msgspec.Struct):
@@ -81,12 +85,14 @@ class World:
         recall: Callable[[AgentKey], AgentRecord] = lambda key: AgentRecord(key=key),
         down: Outages | None = None,
         drains: Drains | None = None,
+        grants: Grants | None = None,
     ) -> None:
         """recall: function that loads an agent's record from the log. down: unavailable hosts.
-        drains: hosts that get no new runs.
+        drains: hosts that get no new runs. grants: of this shard; without one, a limit that moves is 0.
         """
         self.policy = policy
         self.drains: dict[tuple[str, str], Drain] = dict(drains or {})
+        self.grants: dict[str, Grant] = dict(grants or {})
         self._recall = recall
         self.jobs: dict[str, Job] = {}
         self.agents: dict[AgentKey, AgentState] = {}
@@ -106,6 +112,7 @@ class World:
                 fair=self.slots.fair,
                 down={host for at, host in self.host_assignment.down if at == driver},
                 drained=drains_.hosts_of(self.drains, driver, (n.host for n in nodes)),
+                granted=self.granted_nodes() if driver == LOCAL else {},
             )
             for driver, nodes in policy.nodes.items()
         }
@@ -140,13 +147,30 @@ class World:
                 return self.policy.runs_at(driver, kind, host_)
             case CpuPool(driver, kind, host):
                 drained = self.drain_of(driver, host) is not None
-                return 0 if drained else self.policy.slots_at(driver, kind, host)
+                return 0 if drained else self.slots_at(driver, kind, host)
             case ArrayPool(at_once=at_once) | UserPool(at_once=at_once):
                 return at_once
             case UserTotal():
                 return UNLIMITED  # each run has its own limit
             case _:
                 assert_never(pool)
+
+    def slots_at(self, driver: str, kind: AgentKind, host: str) -> int:
+        """Return the concurrent plain runs on this host that this shard may have now."""
+        if self.policy.moving:
+            name = grants_.slots_name(driver, kind, host)
+            if name in self.policy.moving:
+                grant = self.grants.get(name)
+                return 0 if grant is None else grant.limit
+        return self.policy.slots_at(driver, kind, host)
+
+    def granted_nodes(self) -> dict[str, tuple[int, int]]:
+        """Return the cores and MiB of this machine that this shard may use now, by host."""
+        if grants_.CPU not in self.policy.moving:
+            return {}
+        cpu, memory = (self.grants.get(name) for name in (grants_.CPU, grants_.MEMORY))
+        limits = (cpu.limit if cpu else 0, memory.limit if memory else 0)
+        return {node.host: limits for node in self.policy.nodes.get(LOCAL, ())}
 
     def drain_of(self, driver: str, host: str) -> Drain | None:
         """Return the drain because of which a host gets no new runs."""

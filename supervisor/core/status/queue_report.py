@@ -12,6 +12,7 @@ from ....db.events.reserved import by_run
 from ....db.events.state import Job
 from ....protocol.clusters.queues import UserLimits
 from ....protocol.ids import AgentKind
+from ..interface import grants
 from ..interface.inputs import Now
 from ..resources.fair_share import Account
 from ..resources.limit_pools import CpuPool
@@ -114,27 +115,37 @@ def account_rows(
 
 
 def slot_rows(world: World, drivers: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the slots for runs without roles, of each host or cluster, and the runs that wait for one."""
+    """Return the slots for runs without roles, of each host or cluster, and the runs that wait for one. total: that
+    this shard may use now; where other shards use the others, siteTotal and siteUsed are of the site.
+    """
     policy, rows = world.policy, []
     for driver in drivers:
         for place in policy.hosts(driver):
             for kind in _KINDS:
-                total = policy.slots_at(driver, kind, place.host)
+                total = world.slots_at(driver, kind, place.host)
                 if place.slots and kind not in place.slots:
                     continue
                 pool = world.slots.pools.get(CpuPool(driver, kind, place.host))
+                used = 0 if pool is None else len(pool.holders)
                 rows.append(
                     {
                         "driver": driver,
                         "host": place.host,
                         "kind": kind,
                         "batch": driver in policy.batch,
-                        "used": 0 if pool is None else len(pool.holders),
+                        "used": used,
                         "total": total,
                         "waiting": 0 if pool is None else sum(map(len, pool.lines.values())),
+                        **_of_site(world, grants.slots_name(driver, kind, place.host), used),
                     }
                 )
     return rows
+
+
+def _of_site(world: World, name: str, used: int) -> dict[str, int]:
+    """Return the slots of the site and their use, {} unless shards share them."""
+    grant = world.grants.get(name)
+    return {} if grant is None else {"siteTotal": grant.capacity, "siteUsed": used + grant.others}
 
 
 def limit_rows(world: World, found: ActiveRuns, uid: str, now: Now) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from ....protocol.clusters.batch import BatchState
 from ....protocol.ids import AgentKey, AgentKind
 from ....protocol.jobs import debugging
 from ....protocol.jobs.status import ACTIVE, PENDING, PURGED, RUNNING
+from ..interface import grants
 from ..interface.drains import SITE
 from ..interface.inputs import Now
 from ..resources import concurrency_limits, gang_allocator, host_selection, unschedulable
@@ -32,7 +33,7 @@ from ..runs.termination import canceled_after
 from ..state import cluster_assignment, user_hours
 from ..state.agent_phase import AgentPhase
 from ..state.agent_state import AgentState
-from ..state.world import World, owner
+from ..state.world import LOCAL, World, owner
 from . import batch_status, queue_position
 
 #: Dependencies that are named in a reply.
@@ -417,7 +418,10 @@ def _gang_sentence(world: World, run: Run, ticket: RunKey) -> tuple[QueueState, 
             return "host_down", f"no host is available: {down}"
         if wait.code == "behind":
             wait = unschedulable.behind(queue_position.for_nodes(world, run.spec.driver, ticket))
-        return "ports" if wait.code == "ports" else "resources", wait.sentence + (
+        shared = ""
+        if wait.code in ("insufficient", "fragmented") and run.spec.driver == LOCAL:
+            shared = _shared(world, grants.CPU, "cores") + _shared(world, grants.MEMORY, "MiB")
+        return "ports" if wait.code == "ports" else "resources", wait.sentence + shared + (
             f"; {down}" if down else ""
         )
     return "starting", "it is being placed"
@@ -554,16 +558,17 @@ def _slot_sentence(
                 "array_slot",
                 f"waiting for its turn in its array, of which {wait.capacity} run at once ({numbers})",
             )
-        case CpuPool(driver=driver, host=host):
+        case CpuPool(driver=driver, kind=kind, host=host):
+            shared = _shared(world, grants.slots_name(driver, kind, host), "slots")
             own = sum(owner(jid) == owner(job.jid) for jid, _ in wait.holders)
             held = f": {own} runs of this user and {len(wait.holders) - own} of others have them{since}"
             if driver in world.policy.batch:
                 return (
                     "cpu_slot",
-                    f"waiting until fewer runs are in the queue of {host} or run there{held} ({numbers})",
+                    f"waiting until fewer runs are in the queue of {host} or run there{held} ({numbers}){shared}",
                 )
             where = f" on {host}" if len(world.policy.hosts(driver)) > 1 else ""
-            turns = _turns(world, wait.pool, ticket)
+            turns = _turns(world, wait.pool, ticket) + shared
             return "cpu_slot", f"waiting for CPU resources{where}{held} ({numbers}){turns}"
         case JobPool() | RunDirPool():
             ended = max(
@@ -575,6 +580,19 @@ def _slot_sentence(
             )
         case _:
             assert_never(wait.pool)
+
+
+def _shared(world: World, name: str, unit: str) -> str:
+    """Return what this shard may use of a limit that it shares with others, as a clause; "" if it does not."""
+    if name not in world.policy.moving:
+        return ""
+    grant = world.grants.get(name)
+    if grant is None:
+        return f"; this shard has not agreed with the others yet on its part of the site's {unit}"
+    return (
+        f"; this shard may use {grant.limit} of the site's {grant.capacity} {unit} now, and other shards use"
+        f" {grant.others}"
+    )
 
 
 def _total_sentence(wait: LimitWait, resource: str, since: str) -> str:

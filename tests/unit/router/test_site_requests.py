@@ -193,3 +193,19 @@ def test_events_have_a_position_that_grows_and_resumes_in_each_shard() -> None:
     got = placed(shard_rules.PAGE, b"event: job\nid: 7.a\ndata: 1\n\n", 1, page_places)
     assert got == b'event: job\nid: ["","7.a"]\ndata: 1\n\n'
     assert placed(shard_rules.LINES, b"jid\n", 1, page_places) == b"jid\n"
+
+
+def test_slots_that_shards_share_are_those_of_the_site() -> None:
+    def row(used: int, total: int, **site: int) -> dict[str, Any]:
+        where = {"driver": "local", "host": "localhost", "kind": "parallel"}
+        return {**where, "used": used, "total": total, "waiting": 1, **site}
+
+    # between the two answers, two slots have moved
+    one, other = (
+        row(6, 6, siteTotal=8, siteUsed=7),
+        row(1, 4, siteTotal=8, siteUsed=5),
+    )
+    got = joined(shard_rules.QUEUES, {0: {"slots": [one]}, 1: {"slots": [other]}})["slots"]
+    assert [(s["used"], s["total"], s["waiting"], s["siteTotal"]) for s in got] == [(7, 8, 2, 8)]
+    docker = joined(shard_rules.QUEUES, {0: {"slots": [row(1, 2)]}, 1: {"slots": [row(0, 2)]}})
+    assert docker["slots"] == [row(1, 4) | {"waiting": 2}]

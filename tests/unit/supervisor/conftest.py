@@ -367,7 +367,7 @@ class Stage:
             if isinstance(event, RunRequested):
                 requested[stream.removeprefix("job/")] = position
         jobs = [(self.folded(jid), n) for jid, n in requested.items()]
-        world = World(self.policy, drains=self.world.drains)
+        world = World(self.policy, drains=self.world.drains, grants=self.world.grants)
         # the store has the usage; its own tests are about that
         fair = world.slots.fair = copy.deepcopy(self.world.slots.fair)
         fair.rules = self.policy.shares

@@ -38,7 +38,14 @@ def test_the_parts_of_all_shards_make_the_whole_and_overlap_nowhere(tmp_path: pa
     parts = [shards.of_shard(made(tmp_path, k)) for k in range(3)]
     assert [p.slots.local_sequential for p in parts] == [3, 2, 2]
     assert [p.slots.local_parallel for p in parts] == [2, 1, 1]
-    assert [p.slots.op_run for p in parts] == [3, 2, 2]
+    # a user alone on the site may use what other shards do not need
+    assert [p.slots.op_run for p in parts] == [7, 7, 7]
+    assert parts[0].site_limits == {
+        "slots.local_sequential": 7,
+        "slots.local_parallel": 4,
+        "resources.local_cpu": 8,
+        "resources.local_memory_mb": 1000,
+    }
     assert [p.resources.local_cpu for p in parts] == [3, 3, 2]
     assert sum(p.resources.local_memory_mb for p in parts) == 1000
     ports = [p.resources.local_ports for p in parts]

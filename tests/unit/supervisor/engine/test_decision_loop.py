@@ -25,6 +25,7 @@ from jobscribe.protocol.wire.messages import PortsProbed, RunStatusUpdate, Snaps
 from jobscribe.supervisor.core import decide
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
+from jobscribe.supervisor.core.interface.grants import Grant
 from jobscribe.supervisor.core.interface.inputs import (
     AgentConnected,
     AgentDisconnected,
@@ -35,6 +36,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     DriverStarted,
     DriverStopped,
     FramesLost,
+    GrantsChanged,
     Now,
     Restarted,
     Submit,
@@ -1161,3 +1163,35 @@ def test_a_job_whose_history_was_trimmed_is_read_again_wherever_it_is_in_memory(
 
 def refuse_reading(*args):
     raise Refusal("storageUnavailable", "it cannot be read")
+
+
+def test_limits_of_the_site_are_kept_when_the_log_is_folded_again(kit):
+    limit = "slots.local_sequential"
+    slots = {("local", "sequential"): 8}
+    house = House(kit, hold=True, moving=frozenset((limit,)), op_run_slots=slots)
+    house.engine.start()
+
+    def uses():
+        """Return the answers of the core: number, use and demand."""
+        return [(e.number, *e.use[limit]) for e in house.asked(fx.GrantsApplied)]
+
+    house.engine.tell(GrantsChanged({limit: Grant(limit=1, capacity=8)}, 1))
+    house.agent()
+    house.submit(1)
+    house.submit(2)
+    house.engine.tell(GrantsChanged({limit: Grant(limit=1, capacity=8)}, 2))
+    assert uses() == [(1, 0, 0)], "what is used is not durable yet"
+    house.store.commit()
+    assert uses() == [(1, 0, 0), (2, 1, 2)]
+    house.faults.fail()
+    house.submit(3)
+    house.engine.tell(GrantsChanged({limit: Grant(limit=2, capacity=8)}, 3))
+    house.store.commit()
+    assert [number for number, *_ in uses()] == [1, 2], "an earlier decision is lost"
+    house.faults.mend()
+    house.wait_out()
+    house.engine.poke()
+    house.agent(epoch=2)
+    house.store.commit()
+    assert house.engine.world.grants[limit].limit == 2
+    assert house.engine.world.slots_at("local", "sequential", "localhost") == 2

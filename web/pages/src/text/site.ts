@@ -37,6 +37,9 @@ export interface SlotRow {
   used: number;
   total: number;
   waiting: number;
+  /** of the whole site, where shards share the slots */
+  siteTotal?: number;
+  siteUsed?: number;
 }
 
 export interface LimitRow {

@@ -24,8 +24,19 @@ const slotLabel = (slot: SlotRow): string =>
     .filter(Boolean)
     .join(", ");
 
+function slotText(slot: SlotRow): string {
+  const { used, total, waiting, siteTotal = total, siteUsed = used } = slot;
+  return [
+    `${used} of ${total}`,
+    waiting ? `${waiting} wait` : null,
+    siteTotal === total ? null : `${siteUsed} of ${siteTotal} on the whole site`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+}
+
 export function Slots({ reply }: { reply: QueuesReply }): JSX.Element {
-  const used = reply.slots.filter((s) => s.total > 0);
+  const used = reply.slots.filter((s) => (s.siteTotal ?? s.total) > 0);
   return (
     <Part title="In use now" note="Slots for runs without roles">
       <div class="meters">
@@ -35,7 +46,7 @@ export function Slots({ reply }: { reply: QueuesReply }): JSX.Element {
             label={slotLabel(s)}
             used={s.used}
             total={s.total}
-            text={`${s.used} of ${s.total}${s.waiting ? ` · ${s.waiting} wait` : ""}`}
+            text={slotText(s)}
           />
         ))}
       </div>

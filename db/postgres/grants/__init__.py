@@ -1,0 +1,1 @@
+"""Parts of limits that the shards of a site lend each other."""
