@@ -34,12 +34,13 @@ from ..supervisor.api.transport.request_handler import Route
 from ..supervisor.api.transport.shard_answers import Stream
 from ..supervisor.runs.request_validation import MAX_BODY
 from . import routing
+from .access_requests import AccessRequests
 from .forwarding import Parts, to_shard
 from .routing import Aim
 from .senders import Sender
 from .shard_addresses import no_supervisor
-from .site_requests import MISSING, Asked, SiteRequests
-from .upstream import Lost, Message, Unreached, Upload
+from .site_requests import MISSING, Asked, Reply, SiteRequests
+from .upstream import Collector, Lost, Message, Unreached, Upload
 
 #: Seconds without progress after which an answer is cut off.
 STALL_SECS = 60.0
@@ -48,6 +49,8 @@ CONFIRM_SECS = 10.0
 _NO_LIMIT = 2**62
 #: Requests that must not be sent twice: they use a one-time code.
 _ONCE = frozenset({"/api/sbatch-login"})
+#: Requests after which other shards have work to do (`AccessRequests`).
+_FOLLOWED = frozenset({"/api/token-create", "/api/token-revoke", "/api/device-answer"})
 
 
 class Own(Protocol):
@@ -262,6 +265,14 @@ class _Request(HTTPMessageDelegate):
 
     async def _forward(self) -> None:
         body = bytes(self._body)
+        path = self._route.path
+        if path == "/api/device-start":
+            await self._reply(await self._access().device_start(self._line.path.partition("?")[2]))
+            return
+        if path == "/api/device-token":
+            code = self._headers.get("Authorization", "")
+            await self._reply(await self._access().device_token(code))
+            return
         aim = await self._aim(body)
         if aim.whole:
             await self._whole(body, aim)
@@ -271,7 +282,10 @@ class _Request(HTTPMessageDelegate):
             return
         shard = self._only(aim)
         message = Message(self._line.method, self._line.path, await self._headers_for(shard), body)
-        once = self._route.path in _ONCE
+        if path in _FOLLOWED:
+            await self._followed(shard, message, body)
+            return
+        once = path in _ONCE
         vouched = self._route.streams and self._sender.home not in (None, shard)
         watch = asyncio.ensure_future(self._watch_token()) if vouched else None
         try:
@@ -281,6 +295,40 @@ class _Request(HTTPMessageDelegate):
         finally:
             if watch is not None:
                 watch.cancel()
+
+    def _access(self) -> AccessRequests:
+        return AccessRequests(
+            self._parts, tickets.sign_peer(self._parts.secret.current, self._peer)
+        )
+
+    async def _followed(self, shard: int, message: Message, body: bytes) -> None:
+        """Answer a request after which other shards have work to do."""
+        collector, access = Collector(1 << 20), self._access()
+        try:
+            await to_shard(self._parts, shard, message, collector)
+        except Unreached:
+            raise no_supervisor([shard]) from None
+        answer = collector.answer()
+        if answer.code != 200:
+            await self.begin(ResponseStartLine("HTTP/1.1", answer.code, ""), answer.headers)
+            await self.take(answer.body)
+            self._end()
+            return
+        match self._route.path:
+            case "/api/token-create":
+                if self._sender.home not in (None, shard):
+                    senders = self._parts.senders
+                    await access.created(
+                        shard, answer, lambda: senders.confirmed(self._headers, self._peer)
+                    )
+            case "/api/token-revoke":
+                principal = self._sender.principal
+                by = "operator" if principal is None else principal.name
+                await self._reply(await access.revoked(answer, by))
+                return
+            case _:
+                await access.answered(shard, body)
+        await self._reply(Reply(answer.body))
 
     async def _to_any(self, body: bytes) -> None:
         """Pass on a request that concerns no user to the first shard that is served."""
@@ -318,7 +366,9 @@ class _Request(HTTPMessageDelegate):
         if isinstance(rule := self._route.merge, Stream):
             await self._stream(site.stream(asked, rule, aim))
             return
-        reply = await site.answer(asked, aim)
+        await self._reply(await site.answer(asked, aim))
+
+    async def _reply(self, reply: Reply) -> None:
         headers = HTTPHeaders(
             {
                 "Content-Type": reply.kind,

@@ -15,12 +15,15 @@ from tornado.httputil import HTTPHeaders, ResponseStartLine
 from ..protocol.errors import CODES, Refusal
 from ..protocol.ids import split_jid
 from ..protocol.shards import shard_of
+from ..supervisor.api.openpai.job_pages import MAX_LIMIT, job_page
 from ..supervisor.api.transport import shard_answers
+from ..supervisor.api.transport.authorization import Subject
 from ..supervisor.api.transport.request_handler import Route
 from ..supervisor.api.transport.shard_answers import (
     Health,
     Listed,
     Merge,
+    Numbered,
     One,
     Pages,
     Refused,
@@ -92,6 +95,8 @@ class SiteRequests:
                 return await self._split(rule, asked)
             case One():
                 return await self._one(asked, aim)
+            case Numbered():
+                return await self._numbered(asked, aim)
             case Merge() | Health() | Listed() | Text():
                 found = await self._all(asked, dict.fromkeys(aim.shards, asked.body))
                 return _joined(rule, found)
@@ -111,7 +116,8 @@ class SiteRequests:
 
     async def _ask(self, asked: Asked, shard: int, body: bytes) -> Answer | None:
         collector = Collector(MOST_BYTES)
-        path = f"{asked.path}?{asked.query}" if asked.query else asked.path
+        query = of_shard(asked.route, asked.query, shard, self._total)
+        path = f"{asked.path}?{query}" if query else asked.path
         message = Message(asked.method, path, asked.headers(shard), body)
         try:
             async with asyncio.timeout(ANSWER_SECS):
@@ -155,6 +161,25 @@ class SiteRequests:
             msgspec.json.encode(page(rule, request, limit, before, pages, found.missing)),
             missing=found.missing,
         )
+
+    async def _numbered(self, asked: Asked, aim: Aim) -> Reply:
+        """Sort the rows of all shards that may be on the page."""
+        fields = parse_qsl(asked.query, keep_blank_values=True)
+        given = dict(reversed(fields))
+        page = job_page(given.get)
+        most = min(MAX_LIMIT, page.offset + page.limit)
+        own = {"offset": "0", "limit": str(most), "withTotalCount": "true"}
+        query = urlencode([*(f for f in fields if f[0] not in own), *own.items()])
+        found = await self._all(asked._replace(query=query), dict.fromkeys(aim.shards, asked.body))
+        parts = [_row(found.answers[k]) for k in sorted(found.answers)]
+        if page.offset + page.limit > MAX_LIMIT and any(p["totalCount"] > MAX_LIMIT for p in parts):
+            raise Refusal(
+                "badRequest",
+                f"jobs after the first {MAX_LIMIT} cannot be listed for several shards: name fewer users (username=)",
+            )
+        rows = [row for part in parts for row in part["data"]]
+        body = page.answer(rows, sum(part["totalCount"] for part in parts))
+        return Reply(msgspec.json.encode(body), missing=found.missing)
 
     async def _split(self, rule: Split, asked: Asked) -> Reply:
         request = _object(asked.body)
@@ -295,6 +320,25 @@ def _resumed(rule: Stream, asked: Asked, total: int) -> list[str]:
             return [str(p) for p in unpacked(int(text), total)]
         case _:
             assert_never(rule.kind)
+
+
+def of_shard(route: Route, query: str, shard: int, total: int) -> str:
+    """Return the query with those of its users whom this shard has."""
+    if route.subject is not Subject.USERNAMES_OR_ALL:
+        return query
+    fields = parse_qsl(query, keep_blank_values=True)
+    if not any(name == "username" and value for name, value in fields):
+        return query
+    own = [
+        (
+            name,
+            ",".join(u for u in value.split(",") if u and shard_of(u, total) == shard)
+            if name == "username"
+            else value,
+        )
+        for name, value in fields
+    ]
+    return urlencode(own)
 
 
 def _query_of(rule: Stream, asked: Asked, shard: int, places: list[str], total: int) -> str:

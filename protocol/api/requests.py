@@ -805,6 +805,32 @@ class DeviceStart(_Request, frozen=True, kw_only=True):
     expires_secs: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECS)] | None = None
 
 
+class DeviceBegin(_Request, frozen=True, kw_only=True):
+    """Begin a device login with these codes, as a router does in each shard, because it does not know who
+    will approve the login. page: address of the page for the user code, if the router knows it.
+    """
+
+    name: TokenName
+    scopes: Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=4)]
+    expires_secs: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECS)] | None = None
+    device_code: Annotated[str, msgspec.Meta(max_length=64)]
+    user_code: Annotated[str, msgspec.Meta(max_length=64)]
+    page: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+
+
+class DeviceEnd(_Request, frozen=True, kw_only=True):
+    """Forget the device login with this user code: it was answered in another shard."""
+
+    user_code: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class CreatedTokensRevoke(_Request, frozen=True, kw_only=True):
+    """Revoke all tokens that these tokens of any shard created, directly or not. by: who revokes them."""
+
+    ids: Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1, max_length=100_000)]
+    by: Annotated[str, msgspec.Meta(max_length=64)]
+
+
 class DeviceShow(_Request, frozen=True, kw_only=True):
     """Return the device login with this user code, which a person typed."""
 

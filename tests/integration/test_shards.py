@@ -24,7 +24,7 @@ from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
 from jobscribe.client import Client
 from jobscribe.protocol.shards import shard_of
-from jobscribe.protocol.wire.handshake import ACTOR, PEER, SIGNED_IN, TOKEN_SCOPES
+from jobscribe.protocol.wire.handshake import ACTOR, HOME_TOKEN, PEER, SIGNED_IN, TOKEN_SCOPES
 
 pytestmark = pytest.mark.process
 
@@ -239,9 +239,6 @@ def test_an_administrator_acts_in_another_shard_with_the_rights_of_the_token(
     assert code == 200 and said["computeJid"] == jid_of(run)
     code, refused = sharded.ask(reads, "/api/run-cancel", cancel)
     assert (code, refused["code"]) == (403, "scopeMissing"), refused
-    given = {"uid": BOB, "name": "x", "scopes": ["read"]}
-    made = sharded.token(ADMIN, "read", "control", "admin")
-    assert sharded.ask(made, "/api/token-create", given)[1]["code"] == "notSharded"
     # on record in the shard of the job, with the address of the client
     audit = sharded.ask(site.token, "/api/audit", {}, url=sharded.address(1)["url"])[1]
     rows = [e["event"] for e in audit["events"] if e["event"].get("action") == "run-status"]
@@ -259,6 +256,69 @@ def test_an_administrator_acts_in_another_shard_with_the_rights_of_the_token(
     assert site.wait(run)["state"] == "canceled"
     assert sharded.ask(boss, "/api/job-list", {"uid": ANN})[0] == 200, "a member in the other shard"
     assert sharded.ask(boss, "/api/job-list", {"uid": ADAM})[1]["code"] == "forbidden"
+
+
+def test_a_token_of_another_shard_ends_with_the_token_that_created_it(sharded: Sharded) -> None:
+    site = sharded.site
+    made = site.post("token-create", uid=ADMIN, name="t", scopes=["read", "control", "admin"])
+    boss = str(made["secret"])
+    given = {"uid": BOB, "name": "x", "scopes": ["read", "control"]}
+    code, child = sharded.ask(boss, "/api/token-create", given)
+    assert code == 200 and child["createdBy"] == ADMIN
+    assert child["expiresAt"] == pytest.approx(made["expiresAt"]), "it does not outlive its creator"
+    assert sharded.ask(child["secret"], "/api/whoami")[1]["uid"] == BOB
+    # no more rights than its creator has, and none for others without the role
+    for wrong, code in (
+        ({**given, "scopes": ["debug"]}, "scopeMissing"),
+        ({**given, "scopes": ["admin"]}, "forbidden"),
+        ({**given, "expiresSecs": 364 * 86400.0}, "badRequest"),
+    ):
+        assert sharded.ask(boss, "/api/token-create", wrong)[1]["code"] == code, wrong
+    plain = sharded.tokens[ANN]
+    assert sharded.ask(plain, "/api/token-create", given)[1]["code"] == "forbidden"
+    forged = {HOME_TOKEN: "abcdefgh 1e12", SIGNED_IN: ADMIN, TOKEN_SCOPES: "control,admin"}
+    assert sharded.ask(plain, "/api/token-create", given, forged)[1]["code"] == "forbidden"
+    for path, body in (
+        ("created-tokens-revoke", {"ids": [made["id"]], "by": "x"}),
+        ("device-end", {"userCode": "BCDF-GHJK"}),
+    ):
+        for sender in (boss, site.token):
+            assert sharded.ask(sender, f"/api/{path}", body)[0] in (403, 501), path
+        url = sharded.address(0)["url"]
+        assert sharded.ask(boss, f"/api/{path}", body, url=url)[0] in (401, 403), path
+    code, ended = sharded.ask(boss, "/api/token-revoke", {"uid": ADMIN, "id": made["id"]})
+    assert code == 200 and ended["alsoRevoked"] == [child["id"]], ended
+    assert sharded.ask(child["secret"], "/api/whoami")[1]["code"] == "tokenRevoked"
+
+
+@pytest.mark.parametrize("uid", (ANN, BOB))
+def test_a_machine_gets_a_token_by_code_in_the_shard_of_its_user(
+    sharded: Sharded, uid: str
+) -> None:
+    site = sharded.site
+
+    def poll(begun: dict[str, Any]) -> dict[str, Any]:
+        return posted("device-token", {"Authorization": f"Bearer {begun['deviceCode']}"})
+
+    def posted(path: str, headers: dict[str, str]) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(site.ask("POST", f"/api/{path}", b"", headers).body)
+        return answer
+
+    begun = posted("device-start?name=laptop&scope=read", {})
+    assert begun["userCode"] in begun["verificationUriComplete"]
+    assert poll(begun)["state"] == "authorizationPending"
+    shown = site.post("device-show", uid=uid, userCode=begun["userCode"])
+    assert (shown["name"], shown["scopes"], shown["address"]) == ("laptop", ["read"], "127.0.0.1")
+    site.post("device-answer", uid=uid, userCode=begun["userCode"], approve=True)
+    for other in (ANN, BOB):  # it is answered once in the whole site
+        body = {"uid": other, "userCode": begun["userCode"], "approve": True}
+        assert sharded.ask(site.token, "/api/device-answer", body)[1]["code"] == "deviceCodeUnknown"
+    got = poll(begun)
+    assert sharded.ask(got["secret"], "/api/whoami")[1]["uid"] == uid
+    assert poll(begun)["code"] == "deviceCodeUnknown"
+    begun = posted("device-start?name=laptop&scope=read", {})
+    site.post("device-answer", uid=uid, userCode=begun["userCode"], approve=False)
+    assert poll(begun)["code"] == "deviceDenied"
 
 
 def test_requests_about_all_users_have_the_answers_of_all_shards(sharded: Sharded) -> None:
@@ -304,9 +364,21 @@ def test_requests_about_all_users_have_the_answers_of_all_shards(sharded: Sharde
     assert code == 200 and b'jobscribe_shard_up{shard="1"} 1' in text
     code, health = sharded.ask(site.token, "/health")
     assert code == 200 and "missing" not in health
+    # the list of OpenPAI: pages of all users, and of users in both shards
+    code, jobs = sharded.ask(site.token, "/api/v2/jobs?withTotalCount=true&order=jobName,ASC")
+    names = [j["name"] for j in jobs["data"]]
+    assert code == 200 and jobs["totalCount"] == len(names) >= 3 and names == sorted(names)
+    paged: list[str] = []
+    for offset in range(len(names)):
+        path = f"/api/v2/jobs?order=jobName,ASC&limit=1&offset={offset}"
+        paged += [j["name"] for j in sharded.ask(site.token, path)[1]]
+    assert paged == names
+    for version in ("v1", "v2"):
+        code, jobs = sharded.ask(site.token, f"/api/{version}/jobs?username={ANN},{BOB}")
+        assert code == 200 and {j["username"] for j in jobs} == {ANN, BOB}
     # what has no rule is refused by name
-    code, refused = sharded.ask(site.token, "/api/v2/jobs")
-    assert code == 501 and "several shards" in refused["message"]
+    code, refused = sharded.ask(site.token, "/api/log-exchange", {})
+    assert (code, refused["code"]) == (501, "notSharded")
 
 
 def test_people_of_both_shards_use_the_front_end(sharded: Sharded) -> None:

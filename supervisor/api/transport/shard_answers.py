@@ -68,6 +68,10 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     order: Order
 
 
+class Numbered(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer is a part of a sorted list, whose begin is a number: `/api/v2/jobs` of OpenPAI."""
+
+
 class Text(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics in the format of Prometheus: each sample gets the label `shard`."""
 
@@ -96,7 +100,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str
 
 
-Rule = Merge | Pages | One | Listed | Text | Health | Split | Stream | Refused
+Rule = Merge | Pages | One | Listed | Numbered | Text | Health | Split | Stream | Refused
 
 _STATES = ("ok", "degraded", "failing")
 

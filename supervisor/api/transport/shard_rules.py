@@ -6,6 +6,7 @@ from .shard_answers import (
     Health,
     Listed,
     Merge,
+    Numbered,
     One,
     Pages,
     Refused,
@@ -150,5 +151,6 @@ LOG = Stream(kind="log")
 PAGE = Stream(kind="page")
 LINES = Stream(kind="lines")
 PAI_JOBS = Listed(order=lambda row: -row["createdTime"])
-PAI_JOBS2 = Refused(remedy="name the users of one shard (username=)")
+PAI_JOBS2 = Numbered()
+ROUTERS = Refused(remedy="routers alone send this request to shards")
 EXCHANGE = Refused(remedy="compact each shard: 'jobscribe db compact --root ROOT/shards/K'")
