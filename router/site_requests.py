@@ -32,7 +32,7 @@ from ..supervisor.api.transport.shard_answers import (
     Stream,
     Text,
 )
-from .cursors import END, START, Cursor, cursor_of, cursors_of, packed, unpacked
+from .cursors import END, START, Cursor, cursor_of, cursors_of, packed, text_of, unpacked
 from .forwarding import Parts, to_shard
 from .routing import Aim, not_sharded
 from .shard_addresses import no_supervisor
@@ -148,7 +148,8 @@ class SiteRequests:
     async def _page(self, rule: Pages, asked: Asked, aim: Aim) -> Reply:
         request: Row = _object(asked.body)
         field = rule.cursor(request)
-        before = cursors_of(request.get(field, rule.start), self._total)
+        place = request.pop("cursor", None) if rule.texts else None
+        before = cursors_of(place or request.get(field, rule.start), self._total)
         open_ = {k: before[k] for k in aim.shards if before[k] is not END}
         bodies = {
             k: msgspec.json.encode({**request, field: rule.start if c == START else c})
@@ -418,10 +419,15 @@ def page(
             after[k] = rule.next_of(p[rule.rows][taken[k] - 1], request)
     over = all(c is END for k, c in enumerate(after) if k not in missing)
     first = pages[min(pages)]
+    text = END if over else text_of(after)
     return {
         **first,
         rule.rows: rows,
-        "next": END if over else cursor_of(after),
+        **(
+            {"next": END if over else cursor_of(after), "cursor": text}
+            if rule.texts
+            else {"next": text}
+        ),
         **({"missing": sorted(missing)} if missing else {}),
     }
 

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 from jobscribe.client import Client
 from jobscribe.protocol.shards import shard_of
 from jobscribe.protocol.wire.handshake import ACTOR, HOME_TOKEN, PEER, SIGNED_IN, TOKEN_SCOPES
+from jobscribe.web.server.development_login import uid_of
 
 pytestmark = pytest.mark.process
 
@@ -40,6 +41,8 @@ def users_of(shard: int, count: int) -> list[str]:
     return [u for u in names if shard_of(u, TOTAL) == shard][:count]
 
 
+#: Uid of a person of this name at the front end.
+CHIEF = uid_of("chief", "")
 ANN, ADAM, ADMIN = users_of(0, 3)
 BOB, GROUP_ADMIN = users_of(1, 2)
 
@@ -121,7 +124,7 @@ class Sharded:
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
     roles = tmp_path_factory.mktemp("roles") / "users.yml"
     roles.write_text(
-        f"admins: [{ADMIN}]\ngroups:\n  lab:\n    admins: [{GROUP_ADMIN}]\n    members: [{ANN}, {BOB}]\n"
+        f"admins: [{ADMIN}, {CHIEF}]\ngroups:\n  lab:\n    admins: [{GROUP_ADMIN}]\n    members: [{ANN}, {BOB}]\n"
     )
     roles.chmod(0o600)
     site = SupervisorProcess(
@@ -415,6 +418,46 @@ def test_people_of_both_shards_use_the_front_end(sharded: Sharded) -> None:
         if len(shards) == TOTAL:
             break
     assert shards == set(range(TOTAL))
+
+
+def test_a_browser_pages_through_the_lists_of_all_shards(sharded: Sharded) -> None:
+    """A browser has doubles for numbers, so a number over 2^53 would skip or repeat entries."""
+    site, reads = sharded.site, sharded.token(ADMIN, "read", "admin")
+    for uid in (ANN, ADAM, BOB, GROUP_ADMIN):
+        assert sharded.ask(reads, "/api/job-list", {"uid": uid})[0] == 200
+
+    def every(post: Callable[[dict[str, Any]], str], rows: str, first: dict[str, Any]) -> list[Any]:
+        found, page = list[Any](), first
+        while True:
+            got = json.loads(post({**page, "limit": 1}), parse_int=lambda d: int(float(d)))
+            found += got[rows]
+            if got["cursor"] is None:
+                return found
+            page = {**first, "cursor": got["cursor"]}
+
+    with requests.Session() as session:
+        session.post(site.front + "/sign-in", json={"name": "chief"}, timeout=20)
+        url = site.front + "/page-data/site/audit"
+        found = every(
+            lambda body: session.post(url, json=body, timeout=20).text, "events", {"before": 0}
+        )
+    events = [(e["event"]["at"], e["event"].get("subject")) for e in found]
+    whole = site.post("audit", before=0, limit=1000)["events"]
+    assert [e["event"] for e in found] == [e["event"] for e in whole]
+    assert events == sorted(events, key=lambda e: -e[0])
+    assert {shard_of(str(subject), TOTAL) for _, subject in events} == {0, 1}
+    jobs = every(lambda body: json.dumps(site.post("job-list", **body)), "jobs", {})
+    assert [j["jid"] for j in jobs] == [j["jid"] for j in site.post("job-list", limit=1000)["jobs"]]
+    code, refused = sharded.ask(site.token, "/api/audit", {"cursor": "7"})
+    assert (code, refused["code"]) == (400, "badRequest")
+    # a supervisor alone has texts, too
+    url = sharded.address(0)["url"]
+    code, got = sharded.ask(site.token, "/api/audit", {"limit": 1}, url=url)
+    code, after = sharded.ask(
+        site.token, "/api/audit", {"limit": 1, "cursor": got["cursor"]}, url=url
+    )
+    same = sharded.ask(site.token, "/api/audit", {"limit": 1, "after": got["next"]}, url=url)[1]
+    assert code == 200 and after == same and got["cursor"] == str(got["next"])
 
 
 def test_events_of_all_users_are_resumed_in_each_shard(sharded: Sharded) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from ....db.events.access_fold import ApiToken
 from ....db.records.event_text import data
+from ....protocol.api import cursors
 from ....protocol.api.requests import (
     AuditPage,
     CreatedTokensRevoke,
@@ -212,10 +213,14 @@ async def device_answer(h: Handler) -> Any:
 async def audit(h: Handler) -> Any:
     request: AuditPage = h.parsed(AuditPage)
     before = None if request.before is msgspec.UNSET else request.before
+    start = request.after
+    if isinstance(request.cursor, str):
+        at = cursors.position(request.cursor)
+        start, before = (at, None) if before is None else (0, at)
     found, after = h.services.access.audit.page(
-        request.after, request.limit, request.since_secs, request.actor, before
+        start, request.limit, request.since_secs, request.actor, before
     )
-    return {"state": "ok", "events": data(found), "next": after}
+    return {"state": "ok", "events": data(found), "next": after, "cursor": cursors.text(after)}
 
 
 def token_row(h: Handler, token: ApiToken) -> dict[str, Any]:

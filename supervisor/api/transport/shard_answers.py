@@ -31,7 +31,8 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     """Pages of a list of rows, each shard's in an order of its own. rows: the field with the list.
     cursor: the field of the request that continues after a page. next_of: returns the cursor after a
     row of one shard, from the row and the request. order: of rows of different shards. start: the cursor of
-    a first page. most: rows of a page without `limit`.
+    a first page. most: rows of a page without `limit`. texts: beside the numbers `next` and this field,
+    there is a text `cursor` for both; else they are texts.
     """
 
     rows: str
@@ -40,6 +41,7 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     order: Callable[[Row, Row], Any]
     start: Any = None
     most: int = 100
+    texts: bool = True
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):

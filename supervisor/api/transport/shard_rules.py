@@ -68,6 +68,7 @@ JOB_SEARCH = Pages(
     start="",
     order=_search_order,
     most=50,
+    texts=False,
 )
 AUDIT = Pages(
     rows="events",

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { turn } from "../src/every.ts";
+import { auditPlace, following } from "../src/text/paging.ts";
 import {
   brief,
   coreTime,
@@ -104,4 +105,18 @@ test("every other request is for the first data, and the others take turns", () 
     ["a", "b", "a", "c", "a", "b", "a", "c"],
   );
   assert.equal(turn(["a"], 3), "a");
+});
+
+test("pages of a site with shards continue at a text, because numbers lose digits", () => {
+  // as a router answers for two shards
+  const answer = '{"next":5192296858534827628530496329220181,"cursor":"[85,12]"}';
+  const page: { next: number; cursor: string } = JSON.parse(answer);
+  assert.notEqual(BigInt(page.next), 5192296858534827628530496329220181n);
+  assert.equal(following(page), "[85,12]");
+  assert.deepEqual(auditPlace("[85,12]"), { before: 0, cursor: "[85,12]" });
+  assert.deepEqual(auditPlace(""), { before: 0 });
+  assert.equal(following({ next: 7, cursor: null }), null);
+  // supervisors of the previous version have a number alone
+  assert.equal(following({ next: 7 }), "7");
+  assert.equal(following({ next: null }), null);
 });
