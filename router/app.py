@@ -49,6 +49,7 @@ from ..supervisor.process.listeners import (
 from ..supervisor.process.site_secrets import LOOK_SECS, SiteSecrets
 from ..supervisor.runs.request_validation import MAX_BODY
 from .forwarding import Parts, ask
+from .metrics import RouterMetrics
 from .requests import Router
 from .routing import Table
 from .senders import Senders
@@ -152,6 +153,7 @@ class _Process:
             self._upstream,
             self._secrets.server,
             self._log,
+            RouterMetrics(self._addresses.total),
             page=_device_page(settings.server.public_url or front),
         )
         self._router = Router(self._parts, {"/livez": self._livez, "/readyz": self._readyz})

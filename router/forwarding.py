@@ -9,6 +9,7 @@ from tornado.httputil import HTTPHeaders
 
 from ..runtime.log.logger import Log
 from ..service.site.secret_rotation import RotatedSecret
+from .metrics import RouterMetrics
 from .routing import Table
 from .senders import Senders
 from .shard_addresses import ShardAddresses
@@ -29,6 +30,7 @@ class Parts(NamedTuple):
     upstream: Upstream
     secret: RotatedSecret
     log: Log
+    metrics: RouterMetrics
     wall: Callable[[], float] = time.time
     page: str | None = None
 
@@ -41,6 +43,8 @@ async def to_shard(
     for _ in range(2):
         urls = parts.addresses.of(shard)
         for url in urls:
+            if why is not None:
+                parts.metrics.retried(shard)
             try:
                 await parts.upstream.exchange(url, message, sink, once=once)
                 parts.addresses.serves(shard, url)

@@ -8,6 +8,7 @@ connection is closed, as it would be without a router.
 import asyncio
 import contextlib
 import http.client
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol
 from urllib.parse import parse_qs
@@ -33,9 +34,10 @@ from ..supervisor.api.transport.authorization import found_users
 from ..supervisor.api.transport.request_handler import Route
 from ..supervisor.api.transport.shard_answers import Stream
 from ..supervisor.runs.request_validation import MAX_BODY
-from . import routing
+from . import metrics, routing
 from .access_requests import AccessRequests
 from .forwarding import Parts, to_shard
+from .metrics import Result, result_of
 from .routing import Aim
 from .senders import Sender
 from .shard_addresses import no_supervisor
@@ -89,6 +91,9 @@ class _Request(HTTPMessageDelegate):
         self._upload: Upload | None = None
         self._task: asyncio.Task[None] | None = None
         self._begun = self._gone = False
+        self._since, self._shard = time.monotonic(), metrics.NONE
+        #: what the client got, for metrics; None: counted
+        self._result: Result | None = "gone"
 
     # ---- the request
 
@@ -120,6 +125,7 @@ class _Request(HTTPMessageDelegate):
             self._refusal = e
             answer = e.http, msgspec.json.encode(self._error(e))
             answer_unread_on(self._client, lambda: answer)
+            self._count("noSupervisor" if e.code == "noSupervisor" else result_of(e.http))
         except Exception as e:
             self._refusal = self._internal(e)
 
@@ -134,7 +140,7 @@ class _Request(HTTPMessageDelegate):
         except Unreached:
             raise no_supervisor([shard]) from None
         upload.begin(message)
-        self._upload = upload
+        self._upload, self._shard = upload, str(shard)
         self._run(self._passing(lambda: upload.answer(self), shard))
 
     async def _opened(self, shard: int) -> Upload:
@@ -142,6 +148,8 @@ class _Request(HTTPMessageDelegate):
         for _ in range(2):
             urls = self._parts.addresses.of(shard)
             for url in urls:
+                if why is not None:
+                    self._parts.metrics.retried(shard)
                 try:
                     return await self._parts.upstream.open(url)
                 except Unreached as e:
@@ -179,6 +187,7 @@ class _Request(HTTPMessageDelegate):
             self._upload.finish()
         elif self._refusal is not None:
             self._refuse(self._refusal)
+            self._count()
         else:
             self._run(self._act())
 
@@ -274,6 +283,17 @@ class _Request(HTTPMessageDelegate):
             await self._reply(await self._access().device_token(code))
             return
         aim = await self._aim(body)
+        self._shard = metrics.ALL if aim.whole else str((*aim.shards, metrics.NONE)[0])
+        if self._route.streams:
+            self._parts.metrics.stream(self._shard, 1)
+        try:
+            await self._to(aim, body)
+        finally:
+            if self._route.streams:
+                self._parts.metrics.stream(self._shard, -1)
+
+    async def _to(self, aim: Aim, body: bytes) -> None:
+        path = self._route.path
         if aim.whole:
             await self._whole(body, aim)
             return
@@ -361,6 +381,8 @@ class _Request(HTTPMessageDelegate):
             lambda shard: routing.headers_for(
                 self._headers, self._sender, shard, secret=secret, signed_peer=signed
             ),
+            self._sender.principal is not None
+            and self._sender.principal.role in ("monitor", "operator"),
         )
         site = SiteRequests(self._parts)
         if isinstance(rule := self._route.merge, Stream):
@@ -438,6 +460,7 @@ class _Request(HTTPMessageDelegate):
         except Refusal as e:
             self._refuse(e)
         except Lost as e:
+            self._result = "lost"
             self._parts.log("{} {}: {}", self._line.method, self._route.path, e)
             self._client.close()
         except tornado.iostream.StreamClosedError:
@@ -446,11 +469,21 @@ class _Request(HTTPMessageDelegate):
             raise
         except Exception as e:
             self._refuse(self._internal(e))
+        finally:
+            self._count()
+
+    def _count(self, result: Result | None = None) -> None:
+        """Count the request once. result: None for what the client got."""
+        got = result or self._result
+        if got is not None:
+            self._result = None
+            secs = None if self._route.streams else time.monotonic() - self._since
+            self._parts.metrics.answered(self._shard, got, secs)
 
     async def begin(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> None:
         if start_line.code == 401 and self._sender.home is not None:
             self._parts.senders.forget(self._headers)
-        self._begun = True
+        self._begun, self._result = True, result_of(start_line.code)
         await self._taking(self._client.write_headers(start_line, passed_on(headers)))
 
     async def take(self, chunk: bytes) -> None:
@@ -485,6 +518,8 @@ class _Request(HTTPMessageDelegate):
             return
         self._parts.log("{} {} refused: {}", self._line.method, self._route.path, refusal.sentence)
         self._write_json(refusal.http, self._error(refusal), refusal.more.get("retryAfterSecs"))
+        if refusal.code == "noSupervisor":
+            self._result = "noSupervisor"
 
     async def _send_json(self, code: int, body: Any) -> None:
         self._write_json(code, body, None)
@@ -501,7 +536,7 @@ class _Request(HTTPMessageDelegate):
         )
         if retry_after is not None:
             headers["Retry-After"] = str(retry_after)
-        self._begun = True
+        self._begun, self._result = True, result_of(code)
         self._client.write_headers(
             ResponseStartLine("HTTP/1.1", code, http.client.responses[code]), headers, data
         )

@@ -32,6 +32,7 @@ from ..supervisor.api.transport.shard_answers import (
     Stream,
     Text,
 )
+from ..supervisor.metrics.exporter import CONTENT_TYPE
 from .cursors import END, START, Cursor, cursor_of, cursors_of, packed, text_of, unpacked
 from .forwarding import Parts, to_shard
 from .routing import Aim, not_sharded
@@ -46,7 +47,9 @@ _POSITION = re.compile(rb'^\{"position":[0-9]+')
 
 
 class Asked(NamedTuple):
-    """A request of a client. headers: returns those for a shard."""
+    """A request of a client. headers: returns those for a shard. monitor: its sender has the token for
+    monitoring or the server secret.
+    """
 
     route: Route
     method: str
@@ -55,6 +58,7 @@ class Asked(NamedTuple):
     body: bytes
     given: HTTPHeaders
     headers: Callable[[int], HTTPHeaders]
+    monitor: bool = False
 
 
 class Reply(NamedTuple):
@@ -97,7 +101,9 @@ class SiteRequests:
                 return await self._one(asked, aim)
             case Numbered():
                 return await self._numbered(asked, aim)
-            case Merge() | Health() | Listed() | Text():
+            case Text():
+                return await self._metrics(asked, aim)
+            case Merge() | Health() | Listed():
                 found = await self._all(asked, dict.fromkeys(aim.shards, asked.body))
                 return _joined(rule, found)
             case _:
@@ -125,6 +131,23 @@ class SiteRequests:
         except (Unreached, Lost, TimeoutError):
             return None
         return collector.answer()
+
+    async def _metrics(self, asked: Asked, aim: Aim) -> Reply:
+        """Return the metrics of the shards and of this router, which monitoring gets if no shard answers, too."""
+        try:
+            found = await self._all(asked, dict.fromkeys(aim.shards, asked.body))
+        except Refusal:
+            if not asked.monitor:
+                raise
+            found = _Found({}, list(aim.shards))
+        good: dict[int, str] = {}
+        for shard, answer in found.answers.items():
+            if answer.code != 200:
+                raise refusal_of(answer)
+            good[shard] = answer.body.decode()
+        own = self._parts.metrics.text({k: k in good for k in aim.shards})
+        text = shard_answers.metrics(good) + own
+        return Reply(text.encode(), CONTENT_TYPE, sorted(found.missing))
 
     async def _one(self, asked: Asked, aim: Aim) -> Reply:
         """Ask one shard after the other for something that one of them has."""
@@ -432,7 +455,7 @@ def page(
     }
 
 
-def _joined(rule: Merge | Health | Listed | Text, found: _Found) -> Reply:
+def _joined(rule: Merge | Health | Listed, found: _Found) -> Reply:
     refused = {k: refusal_of(a) for k, a in found.answers.items() if a.code != 200}
     good = {k: a for k, a in found.answers.items() if a.code == 200}
     for refusal in refused.values():
@@ -441,12 +464,6 @@ def _joined(rule: Merge | Health | Listed | Text, found: _Found) -> Reply:
             raise refusal
     missing = sorted(found.missing)
     match rule:
-        case Text():
-            texts = {k: a.body.decode() for k, a in good.items()}
-            up = {**dict.fromkeys(texts, 1), **dict.fromkeys(missing, 0)}
-            text = shard_answers.metrics(texts) + _up(up)
-            kind = good[min(good)].headers.get("Content-Type", "text/plain")
-            return Reply(text.encode(), kind, missing)
         case Listed():
             rows = [row for k in sorted(good) for row in msgspec.json.decode(good[k].body)]
             return Reply(msgspec.json.encode(sorted(rows, key=rule.order)), missing=missing)
@@ -473,12 +490,6 @@ def _away(shard: int) -> Row:
         "try": f"start a supervisor for it: jobscribe supervisor --shard {shard}",
         "shard": shard,
     }
-
-
-def _up(shards: dict[int, int]) -> str:
-    rows = "".join(f'jobscribe_shard_up{{shard="{k}"}} {v}\n' for k, v in sorted(shards.items()))
-    about = "# HELP jobscribe_shard_up Whether a supervisor of the shard answers.\n"
-    return about + "# TYPE jobscribe_shard_up gauge\n" + rows
 
 
 class _Refused(msgspec.Struct):

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import re
 import signal
 import ssl
 import subprocess
@@ -366,6 +367,8 @@ def test_requests_about_all_users_have_the_answers_of_all_shards(sharded: Sharde
     assert {ANN, BOB, ADMIN, GROUP_ADMIN} <= {u["uid"] for u in users}
     code, text = sharded.ask(site.token, "/metrics")
     assert code == 200 and b'jobscribe_shard_up{shard="1"} 1' in text
+    assert re.search(rb'router_requests_total{result="ok",shard="all"} [1-9]', text)
+    assert re.search(rb'router_request_duration_seconds_count{shard="1"} [1-9]', text)
     code, health = sharded.ask(site.token, "/health")
     assert code == 200 and "missing" not in health
     # the list of OpenPAI: pages of all users, and of users in both shards
@@ -626,6 +629,9 @@ def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
     assert (code, health["state"]) == (200, "failing") and "--shard 1" in str(health["reasons"])
     code, refused = sharded.ask(sharded.tokens[BOB], "/api/job-list", {})
     assert (code, refused["code"], refused["missing"]) == (503, "noSupervisor", [1])
+    text = sharded.ask(site.token, "/metrics")[1]
+    assert b'jobscribe_shard_up{shard="1"} 0' in text and b'jobscribe_shard_up{shard="0"} 1' in text
+    assert re.search(rb'router_requests_total{result="noSupervisor",shard="1"} [1-9]', text)
     assert sharded.ask(sharded.tokens[ANN], "/api/job-list", {})[0] == 200
     until(  # `up` starts the supervisor again
         lambda: "missing" not in sharded.ask(site.token, "/api/site-drains")[1],

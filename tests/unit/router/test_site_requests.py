@@ -150,8 +150,6 @@ def test_a_missing_shard_is_named_in_every_merged_answer() -> None:
     assert health["state"] == "failing" and "shard 1" in health["reasons"][0]["sentence"]
     reply = _joined(shard_rules.PAI_JOBS, _Found({0: answer([])}, [1]))
     assert reply.missing == [1], "a list names it in a header"
-    text = _joined(shard_rules.METRICS, _Found({0: answer(b"")}, [1])).content
-    assert b'jobscribe_shard_up{shard="1"} 0\n' in text
 
 
 def test_health_is_that_of_the_worst_shard_and_names_it() -> None:
