@@ -23,6 +23,7 @@ from ..supervisor.api.transport.shard_answers import (
     Health,
     Listed,
     Merge,
+    Named,
     Numbered,
     One,
     Pages,
@@ -101,6 +102,8 @@ class SiteRequests:
                 return await self._one(asked, aim)
             case Numbered():
                 return await self._numbered(asked, aim)
+            case Named():
+                return await self._named(rule, asked, aim)
             case Text():
                 return await self._metrics(asked, aim)
             case Merge() | Health() | Listed():
@@ -185,6 +188,21 @@ class SiteRequests:
             msgspec.json.encode(page(rule, request, limit, before, pages, found.missing)),
             missing=found.missing,
         )
+
+    async def _named(self, rule: Named, asked: Asked, aim: Aim) -> Reply:
+        """Send the request to the shard that has the supervisor which it names."""
+        name = str(_object(asked.body).get("supervisor"))
+        listed = asked._replace(method="GET", path=rule.path)
+        found = await self._all(listed, dict.fromkeys(aim.shards, b""))
+        shards = places_of(name, {k: _row(a) for k, a in found.answers.items()})
+        if not shards:
+            if found.missing:
+                raise no_supervisor(found.missing)  # it may be there
+            raise Refusal("notFound", f"no supervisor of this site has the name {ascii(name)[:80]}")
+        answer = await self._ask(asked, shards[0], asked.body)
+        if answer is None:
+            raise no_supervisor(shards)
+        return Reply(msgspec.json.encode({**_row(answer), "shard": shards[0]}))
 
     async def _numbered(self, asked: Asked, aim: Aim) -> Reply:
         """Sort the rows of all shards that may be on the page."""
@@ -407,6 +425,27 @@ def placed(rule: Stream, block: bytes, shard: int, places: list[str]) -> bytes:
 
 
 # ---- answers
+
+
+def places_of(name: str, answers: dict[int, Row]) -> list[int]:
+    """Return the shard that has a supervisor of this name (`HOST:PID`, or `HOST`); empty if none has.
+    Raises Refusal("badRequest") if several have one.
+    """
+    found = {
+        (k, str(s["name"]))
+        for k, body in answers.items()
+        for s in body["supervisors"]
+        if name in (s["name"], s["host"])
+    }
+    shards = sorted({k for k, _ in found})
+    if len(shards) > 1:
+        names = ", ".join(f"{n} of shard {k}" for k, n in sorted(found))
+        raise Refusal(
+            "badRequest",
+            f"{ascii(name)[:80]} is the name of supervisors of several shards ({names}): name one HOST:PID, or use"
+            " --root ROOT/shards/K",
+        )
+    return shards
 
 
 def page(

@@ -82,12 +82,18 @@ def of_shard(settings: Settings) -> Settings:
     )
 
 
+def numbered(settings: Settings, number: int) -> Settings:
+    """Return the settings of this shard, from those of its site. Raises Refusal: badConfig."""
+    return of_shard(
+        dataclasses.replace(settings, shards=dataclasses.replace(settings.shards, number=number))
+    )
+
+
 def problems(settings: Settings) -> Iterator[Refusal]:
     """Yield what prevents the division of a site's limits into shards."""
     if settings.shards.count is not None and settings.shards.number is None:
-        first = dataclasses.replace(settings.shards, number=0)
         try:
-            of_shard(dataclasses.replace(settings, shards=first))
+            numbered(settings, 0)
         except Refusal as e:
             yield e
 

@@ -8,6 +8,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import threading
@@ -536,6 +537,43 @@ class Asking:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(60)
+
+
+def test_a_supervisor_is_listed_and_drained_by_its_name_alone(sharded: Sharded) -> None:
+    site = sharded.site
+    process, _ = sharded.start("supervisor", "--shard", "1")
+    sets = [a for s in site._sets for a in ("--set", s)]
+
+    def shards() -> dict[int, Any]:
+        listed = json.loads(site.command("--json", "supervisors", *sets).stdout)
+        assert {m["shard"] for m in listed["supervisors"]} == {0, 1}
+        return {row["shard"]: row for row in listed["shards"]}
+
+    host = socket.gethostname()
+    standby = f"{host}:{process.pid}"
+    found = until(
+        lambda: (rows := shards())[1]["standbys"] == [standby] and rows, "the standby is listed"
+    )
+    for shard, row in found.items():
+        address = sharded.address(shard)
+        assert row["owner"] == f"{host}:{address['pid']}"
+        assert row["addresses"]["api"] == address["url"]
+        assert row["epoch"] >= 1 and row["leaseEndsInSecs"] > 0
+    assert (found[0]["standbys"], found[0]["lagSecs"]) == ([], None) and found[1]["lagSecs"] >= 0
+    table = site.command("supervisors", *sets).stdout
+    assert table.startswith("SHARD") and f"{standby}" in table and "none" in table, table
+    one = json.loads(site.command("--json", "supervisors", "--shard", "0", *sets).stdout)
+    assert [m["role"] for m in one["supervisors"]] == ["serving"]
+    # its name says which shard hands over; a name that both shards have is refused
+    refused = site.command("drain", "supervisor", host)
+    assert refused.returncode == 125 and "of shard 0" in refused.stderr, refused.stderr
+    refused = site.command("drain", "supervisor", "nobody:1")
+    assert refused.returncode == 125 and "has the name" in refused.stderr, refused.stderr
+    done = site.command("drain", "supervisor", found[1]["owner"])
+    assert done.returncode == 0 and "hands over" in done.stderr, done.stderr
+    until(lambda: shards()[1]["owner"] == standby, "the standby serves", DEADLINE_SECS)
+    assert shards()[0]["owner"] == found[0]["owner"]
+    assert sharded.ask(sharded.tokens[BOB], "/api/job-list", {})[0] in (200, 503)
 
 
 def test_users_of_one_shard_notice_nothing_of_the_death_of_another_supervisor(

@@ -96,13 +96,21 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["log", "page", "lines"]
 
 
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """The request concerns the supervisor that it names, and goes to the shard which has this one. path: of the
+    list of each shard's supervisors.
+    """
+
+    path: str
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """There is no answer for several shards. remedy: what to do instead."""
 
     remedy: str
 
 
-Rule = Merge | Pages | One | Listed | Numbered | Text | Health | Split | Stream | Refused
+Rule = Merge | Pages | One | Listed | Numbered | Text | Health | Split | Stream | Named | Refused
 
 _STATES = ("ok", "degraded", "failing")
 

@@ -6,6 +6,7 @@ from .shard_answers import (
     Health,
     Listed,
     Merge,
+    Named,
     Numbered,
     One,
     Pages,
@@ -139,8 +140,8 @@ TOKENS = Merge(
     sums=("total",),
 )
 EACH = Merge(each=True)
-SUPERVISORS = Merge(rows={"supervisors": Rows()})
-HANDOVER = Refused(remedy="name its shard: 'jobscribe supervisors drain NAME --root ROOT/shards/K'")
+SUPERVISORS = Merge(rows={"supervisors": Rows()}, each=True)
+HANDOVER = Named(path="/api/site-supervisors")
 TARGETS = Merge(rows={"targets": Rows(by=("name",), sums=("*",))})
 RETENTION = Merge(sums=("total",), each=True)
 SWEEP = Merge(sums=("report",), each=True)

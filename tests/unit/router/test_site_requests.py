@@ -12,7 +12,7 @@ from tornado.httputil import HTTPHeaders
 from jobscribe.db.store.contract import IndexRow
 from jobscribe.protocol.errors import Refusal
 from jobscribe.router.cursors import END, START, cursor_of, cursors_of, packed, unpacked
-from jobscribe.router.site_requests import _Found, _joined, page, placed, refusal_of
+from jobscribe.router.site_requests import _Found, _joined, page, placed, places_of, refusal_of
 from jobscribe.router.upstream import Answer
 from jobscribe.supervisor.api.routes import ROUTES
 from jobscribe.supervisor.api.transport import shard_answers, shard_rules
@@ -214,3 +214,16 @@ def test_events_have_a_position_that_grows_and_resumes_in_each_shard() -> None:
     got = placed(shard_rules.PAGE, b"event: job\nid: 7.a\ndata: 1\n\n", 1, page_places)
     assert got == b'event: job\nid: ["","7.a"]\ndata: 1\n\n'
     assert placed(shard_rules.LINES, b"jid\n", 1, page_places) == b"jid\n"
+
+
+def test_a_supervisor_is_found_in_the_shard_that_has_it() -> None:
+    def body(*names: str) -> dict[str, Any]:
+        return {"supervisors": [{"name": n, "host": n.partition(":")[0]} for n in names]}
+
+    answers = {0: body("a:1", "b:2"), 1: body("a:3", "c:4"), 2: body("b:2")}
+    assert places_of("a:3", answers) == places_of("c", answers) == [1]
+    assert places_of("d", answers) == []
+    for name, said in (("a", "a:1 of shard 0, a:3 of shard 1"), ("b:2", "b:2 of shard 2")):
+        with pytest.raises(Refusal, match=said) as e:
+            places_of(name, answers)
+        assert e.value.code == "badRequest"
