@@ -27,6 +27,7 @@ from tornado.httputil import (
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import split_jid
+from ..runtime.connections import wait_page
 from ..runtime.connections.hop_headers import passed_on
 from ..runtime.connections.http_server import answer_unread_on, known
 from ..service import tickets
@@ -92,8 +93,9 @@ class _Request(HTTPMessageDelegate):
         self._task: asyncio.Task[None] | None = None
         self._begun = self._gone = False
         self._since, self._shard = time.monotonic(), metrics.NONE
-        #: what the client got, for metrics; None: counted
-        self._result: Result | None = "gone"
+        #: what the client got, for metrics
+        self._result: Result = "gone"
+        self._counted = False
 
     # ---- the request
 
@@ -125,7 +127,8 @@ class _Request(HTTPMessageDelegate):
             self._refusal = e
             answer = e.http, msgspec.json.encode(self._error(e))
             answer_unread_on(self._client, lambda: answer)
-            self._count("noSupervisor" if e.code == "noSupervisor" else result_of(e.http))
+            self._result = self._result_of(e)
+            self._count()
         except Exception as e:
             self._refusal = self._internal(e)
 
@@ -472,13 +475,12 @@ class _Request(HTTPMessageDelegate):
         finally:
             self._count()
 
-    def _count(self, result: Result | None = None) -> None:
-        """Count the request once. result: None for what the client got."""
-        got = result or self._result
-        if got is not None:
-            self._result = None
+    def _count(self) -> None:
+        """Count the request once."""
+        if not self._counted:
+            self._counted = True
             secs = None if self._route.streams else time.monotonic() - self._since
-            self._parts.metrics.answered(self._shard, got, secs)
+            self._parts.metrics.answered(self._shard, self._result, secs)
 
     async def begin(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> None:
         if start_line.code == 401 and self._sender.home is not None:
@@ -517,28 +519,43 @@ class _Request(HTTPMessageDelegate):
             self._client.close()
             return
         self._parts.log("{} {} refused: {}", self._line.method, self._route.path, refusal.sentence)
-        self._write_json(refusal.http, self._error(refusal), refusal.more.get("retryAfterSecs"))
-        if refusal.code == "noSupervisor":
-            self._result = "noSupervisor"
+        accept = self._headers.get("Accept", "")
+        if wait_page.is_wanted(self._line.method, accept, refusal.http):
+            self._write(refusal.http, wait_page.page(refusal.sentence), wait_page.headers())
+        else:
+            after = refusal.more.get("retryAfterSecs")
+            self._write_json(refusal.http, self._error(refusal), after)
+        self._result = self._result_of(refusal)
+
+    def _result_of(self, refusal: Refusal) -> Result:
+        """Return the result for metrics. The shard that nobody serves is counted, also if the sender's token
+        alone is there.
+        """
+        if refusal.code != "noSupervisor":
+            return result_of(refusal.http)
+        if len(missing := refusal.more.get("missing", ())) == 1:
+            self._shard = str(missing[0])
+        return "noSupervisor"
 
     async def _send_json(self, code: int, body: Any) -> None:
         self._write_json(code, body, None)
 
     def _write_json(self, code: int, body: Any, retry_after: object) -> None:
-        data = msgspec.json.encode(body)
-        headers = HTTPHeaders(
-            {
-                "Content-Type": "application/json",
-                "Content-Length": str(len(data)),
-                "Cache-Control": "no-store",
-                "X-Content-Type-Options": "nosniff",
-            }
-        )
+        headers = {
+            "Content-Type": "application/json",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        }
         if retry_after is not None:
             headers["Retry-After"] = str(retry_after)
+        self._write(code, msgspec.json.encode(body), headers)
+
+    def _write(self, code: int, data: bytes, headers: dict[str, str]) -> None:
         self._begun, self._result = True, result_of(code)
         self._client.write_headers(
-            ResponseStartLine("HTTP/1.1", code, http.client.responses[code]), headers, data
+            ResponseStartLine("HTTP/1.1", code, http.client.responses[code]),
+            HTTPHeaders({**headers, "Content-Length": str(len(data))}),
+            b"" if self._line.method == "HEAD" else data,
         )
         with contextlib.suppress(tornado.iostream.StreamClosedError):
             self._end()

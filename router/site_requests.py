@@ -432,10 +432,10 @@ def places_of(name: str, answers: dict[int, Row]) -> list[int]:
     Raises Refusal("badRequest") if several have one.
     """
     found = {
-        (k, str(s["name"]))
+        (k, of)
         for k, body in answers.items()
-        for s in body["supervisors"]
-        if name in (s["name"], s["host"])
+        for of in {str(body["name"]), *(str(s["name"]) for s in body["supervisors"])}
+        if name in (of, of.rpartition(":")[0])
     }
     shards = sorted({k for k, _ in found})
     if len(shards) > 1:

@@ -446,6 +446,14 @@ def test_a_browser_pages_through_the_lists_of_all_shards(sharded: Sharded) -> No
         found = every(
             lambda body: session.post(url, json=body, timeout=20).text, "events", {"before": 0}
         )
+        # the page Operations
+        url = site.front + "/page-data/site/site-supervisors"
+        listed = session.post(url, json={}, timeout=20).json()
+        for shard in range(TOTAL):
+            rows = listed["shards"][str(shard)]["supervisors"]
+            serving = next(s for s in rows if s["role"] == "serving")
+            assert serving["pid"] == sharded.address(shard)["pid"]
+            assert serving["epoch"] >= 1 and serving["leaseEndsInSecs"] > 0
     events = [(e["event"]["at"], e["event"].get("subject")) for e in found]
     whole = site.post("audit", before=0, limit=1000)["events"]
     assert [e["event"] for e in found] == [e["event"] for e in whole]
@@ -667,6 +675,12 @@ def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
     assert (code, health["state"]) == (200, "failing") and "--shard 1" in str(health["reasons"])
     code, refused = sharded.ask(sharded.tokens[BOB], "/api/job-list", {})
     assert (code, refused["code"], refused["missing"]) == (503, "noSupervisor", [1])
+    # a browser gets a page that loads itself again
+    headers = {"Accept": "text/html", "Authorization": "Bearer " + sharded.tokens[BOB]}
+    shown = site.ask("GET", f"/api/lib-files?uid={BOB}&simulationType=myapp", headers=headers)
+    assert (shown.code, shown.headers["Retry-After"]) == (503, "2")
+    assert shown.headers["Content-Type"].startswith("text/html")
+    assert b"No supervisor serves shard 1" in shown.body and b'http-equiv="refresh"' in shown.body
     text = sharded.ask(site.token, "/metrics")[1]
     assert b'jobscribe_shard_up{shard="1"} 0' in text and b'jobscribe_shard_up{shard="0"} 1' in text
     assert re.search(rb'router_requests_total{result="noSupervisor",shard="1"} [1-9]', text)

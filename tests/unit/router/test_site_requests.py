@@ -218,7 +218,7 @@ def test_events_have_a_position_that_grows_and_resumes_in_each_shard() -> None:
 
 def test_a_supervisor_is_found_in_the_shard_that_has_it() -> None:
     def body(*names: str) -> dict[str, Any]:
-        return {"supervisors": [{"name": n, "host": n.partition(":")[0]} for n in names]}
+        return {"name": names[0], "supervisors": [{"name": n} for n in names[1:]]}
 
     answers = {0: body("a:1", "b:2"), 1: body("a:3", "c:4"), 2: body("b:2")}
     assert places_of("a:3", answers) == places_of("c", answers) == [1]

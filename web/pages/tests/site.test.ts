@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { turn } from "../src/every.ts";
 import { auditPlace, following } from "../src/text/paging.ts";
+import { isSeveral, type SupervisorRow, shardRows } from "../src/text/shards.ts";
 import {
   brief,
   coreTime,
@@ -119,4 +120,46 @@ test("pages of a site with shards continue at a text, because numbers lose digit
   // supervisors of the previous version have a number alone
   assert.equal(following({ next: 7 }), "7");
   assert.equal(following({ next: null }), null);
+});
+
+test("each shard has a row, also one that nobody serves", () => {
+  const seen = (name: string, role: string, secs: number, epoch?: number): SupervisorRow => ({
+    name,
+    role,
+    seenSecsAgo: secs,
+    clockAheadSecs: 0,
+    epoch: epoch ?? null,
+    leaseEndsInSecs: epoch === undefined ? null : 5.5,
+  });
+  const first = [
+    seen("a:1", "serving", 0.1, 7),
+    seen("b:2", "standby", 0.4),
+    seen("b:3", "standby", 2),
+  ];
+  const rows = shardRows({
+    name: "a:1",
+    supervisors: first,
+    shards: {
+      "0": { name: "a:1", supervisors: first },
+      "2": { name: "c:4", supervisors: [seen("d:5", "away", 90)] },
+    },
+    missing: [1],
+  });
+  assert.deepEqual(
+    rows.map((r) => [r.shard, r.owner, r.epoch, r.standbys, r.away, r.lag]),
+    [
+      [0, "a:1", 7, ["b:2", "b:3"], [], 2],
+      [1, null, null, [], [], null],
+      [2, "c:4", null, [], ["d:5"], null],
+    ],
+  );
+  // a site without shards
+  assert.deepEqual(
+    shardRows({ name: "a:1", supervisors: first }).map((r) => [r.shard, r.owner, r.lag]),
+    [[null, "a:1", 2]],
+  );
+  assert.deepEqual(
+    [isSeveral({ name: "a:1", supervisors: first }), isSeveral({ name: "a:1", supervisors: [] })],
+    [true, false],
+  );
 });
