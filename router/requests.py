@@ -533,7 +533,8 @@ class _Request(HTTPMessageDelegate):
         """
         if refusal.code != "noSupervisor":
             return result_of(refusal.http)
-        if len(missing := refusal.more.get("missing", ())) == 1:
+        missing = refusal.more.get("missing")
+        if isinstance(missing, list) and len(missing) == 1:
             self._shard = str(missing[0])
         return "noSupervisor"
 

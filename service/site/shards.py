@@ -78,7 +78,7 @@ def of_shard(settings: Settings) -> Settings:
         ),
         slots=_slots(settings, shard),
         resources=_resources(settings, shard),
-        store=dataclasses.replace(store, url=_with_schema(store.url, shard)),
+        store=dataclasses.replace(store, url=with_schema(store.url, shard.number)),
     )
 
 
@@ -137,13 +137,13 @@ def _shifted(address: str, shard: Shard) -> str:
     return f"{host}:{int(port) + shard.number}"
 
 
-def _with_schema(url: str, shard: Shard) -> str:
+def with_schema(url: str, number: int) -> str:
     """Return the address of the shard's schema, whose name ends with its number."""
     head, _, query = url.partition("?")
     words = [w for w in query.split("&") if w]
     schema = next((w for w in words if w.startswith("schema=")), "schema=jobscribe")
     rest = [w for w in words if not w.startswith("schema=")]
-    return f"{head}?{'&'.join([*rest, f'{schema}_{shard.number}'])}"
+    return f"{head}?{'&'.join([*rest, f'{schema}_{number}'])}"
 
 
 def _slots(settings: Settings, shard: Shard) -> SlotSettings:

@@ -25,8 +25,11 @@ from supervisor_fork_server import ForkedProcess
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
 from jobscribe.client import Client
+from jobscribe.db.maintenance.move import move_shard
 from jobscribe.protocol.shards import shard_of
 from jobscribe.protocol.wire.handshake import ACTOR, HOME_TOKEN, PEER, SIGNED_IN, TOKEN_SCOPES
+from jobscribe.runtime.store_address import parsed
+from jobscribe.service.site.shards import with_schema
 from jobscribe.web.server.development_login import uid_of
 
 pytestmark = pytest.mark.process
@@ -658,10 +661,43 @@ def test_a_root_with_shards_is_not_used_without_them(sharded: Sharded) -> None:
     for words in (("up",), ("up", "--no-web")):
         done = sharded.site.command(*words, "--port", "0")
         assert done.returncode == 78 and "shards.count" in done.stderr, done.stderr
-    done = sharded.site.command("db", "check")
-    assert done.returncode == 125 and "shards/0" in done.stderr, done.stderr
+    for words in (("db", "compact"), ("db", "backup", "x"), ("db", "repair")):
+        done = sharded.site.command(*words)
+        assert done.returncode == 125 and "shards/0" in done.stderr, (words, done.stderr)
     done = sharded.site.command("--root", str(sharded.root(1)), "db", "check")
     assert done.returncode == 0, done.stderr
+
+
+def test_commands_read_the_logs_of_all_shards(sharded: Sharded) -> None:
+    site = sharded.site
+    runs = {uid: shell("exit 0", uid) for uid in (ANN, BOB)}
+    for run in runs.values():
+        site.finished(run)
+    checked = json.loads(site.command("--json", "db", "check").stdout)
+    assert checked["ok"] and set(checked["shards"]) == {"0", "1"}
+    lines = site.command("db", "check", "--shard", "1").stdout.splitlines()
+    assert lines and all(line.startswith("shard 1: ") for line in lines)
+    for uid, run in runs.items():
+        told = json.loads(site.command("--json", "db", "story", jid_of(run)).stdout)
+        assert told["stream"] == f"job/{jid_of(run)}"
+        other = str(1 - shard_of(uid, TOTAL))
+        refused = site.command("db", "story", jid_of(run), "--shard", other)
+        assert refused.returncode != 0 and "no events" in refused.stderr
+    last = json.loads(site.command("--json", "db", "story", "last").stdout)
+    assert last["stream"] == f"job/{jid_of(runs[BOB])}"
+    events = [json.loads(line) for line in site.command("db", "export").stdout.splitlines()]
+    for uid, run in runs.items():
+        streams = {e["shard"] for e in events if e["stream"] == f"job/{jid_of(run)}"}
+        assert streams == {shard_of(uid, TOTAL)}
+    for words, said in (
+        (("export", "--after", "3"), "--shard K"),
+        (("story", "system"), "--shard K"),
+        (("check", "--shard", "7"), "no shard 7"),
+        (("move", "--to-file"), "cannot move into files"),
+        (("rebuild",), "in use"),
+    ):
+        refused = site.command("db", *words)
+        assert refused.returncode == 125 and said in refused.stderr, (words, refused.stderr)
 
 
 def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
@@ -690,3 +726,47 @@ def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
         "the shard is served again",
         DEADLINE_SECS,
     )
+
+
+def test_a_site_with_shards_moves_to_another_database(sharded: Sharded) -> None:
+    site = sharded.site
+    run = shell("exit 6", BOB)
+    site.finished(run)
+    before = {
+        k: sharded.ask(site.token, "/api/job-list", {"uid": u}) for k, u in ((0, ANN), (1, BOB))
+    }
+    target = postgres_server.shared_durable().url()
+    busy = site.command("db", "move", target)
+    assert busy.returncode == 125, busy.stderr
+    site.stop()
+    rebuilt = site.command("--json", "db", "rebuild")
+    assert rebuilt.returncode == 0 and set(json.loads(rebuilt.stdout)["shards"]) == {"0", "1"}
+    # a move that was interrupted between the databases continues
+    note = sharded.root(1) / "db/moving-shard.json"
+
+    def interrupted(at: str) -> None:
+        raise InterruptedError(at)
+
+    to = parsed(with_schema(target, 1))
+    with pytest.raises(InterruptedError):
+        move_shard(sharded.root(1), 1, to, None, lambda: None, point=interrupted)
+    assert note.exists()
+    refused = site.command(
+        "supervisor", "--shard", "1", "--port", "0", *(a for s in site._sets for a in ("--set", s))
+    )
+    assert refused.returncode == 78 and "store.url" in refused.stderr, refused.stderr
+    # one shard, then all: what has moved stays
+    for words, said in ((("--shard", "1"), "shard 1: "), ((), "shard 1: its log is there already")):
+        done = site.command("db", "move", target, *words)
+        assert done.returncode == 0 and said in done.stdout, done.stderr
+    assert not note.exists()
+    checked = json.loads(site.command("--json", "db", "check").stdout)
+    assert checked["ok"], checked
+    site._sets = (f"store.url={target}", *(s for s in site._sets if not s.startswith("store.url")))
+    site.start()
+    after = {
+        k: sharded.ask(site.token, "/api/job-list", {"uid": u}) for k, u in ((0, ANN), (1, BOB))
+    }
+    assert [j["jid"] for j in after[1][1]["jobs"]] == [j["jid"] for j in before[1][1]["jobs"]]
+    assert [j["jid"] for j in after[0][1]["jobs"]] == [j["jid"] for j in before[0][1]["jobs"]]
+    assert site.finished(shell("exit 2", BOB))["exit"]["code"] == 2
