@@ -54,11 +54,24 @@ def store_roots(s: Session, shard: int | None) -> list[tuple[int | None, Path]]:
                 f"{root} is not the root of a site with shards: leave --shard out",
             )
         return [(None, _readable(root))]
-    found = sorted(int(p.name) for p in folder.iterdir() if p.name.isdecimal())
+    found = sorted(int(p.name) for p in folder.iterdir() if p.name.isdecimal() and _is_used(p))
     if shard is not None and shard not in found:
         raise Refusal("notFound", f"the site in {root} has no shard {shard} on this machine")
     numbers = found if shard is None else [shard]
     return [(k, _readable(folder / str(k))) for k in numbers]
+
+
+def _is_used(root: Path) -> bool:
+    """Return whether the root of a shard ever had a log: a start that was refused leaves one without."""
+    from ...db.store.database_marker import named_database
+    from ...db.store.head_file import NAME, NOTHING, read_head
+
+    if named_database(root) is not None or (root / "db/events.sqlite").exists():
+        return True
+    try:
+        return (root / "db" / NAME).exists() and read_head(root / "db") != NOTHING
+    except OSError:
+        return True  # the command says why it cannot be read
 
 
 def head_of(shard: int | None) -> str:
