@@ -25,7 +25,7 @@ from ..store.checksum_chain import Broken
 from ..store.contract import Appended, Deliver, Stored
 from ..store.group_commit import CommitGroup, Listener, Point
 from ..store.head_file import DurablePosition
-from . import lease
+from . import lease, server_identity
 from .arrays import columns
 from .connection import FENCED, Connection, Raw, connect, describe, is_lost, is_retryable
 from .lease import FENCE
@@ -78,6 +78,8 @@ class Writer(CommitThread[PendingExchange]):
         super().__init__(opened.head, deliver, listeners, point)
         self._site, self._holder = opened.site, opened.holder
         self._head_file, self._raw = opened.head_file, opened.raw
+        #: of the latest connection
+        self._server: server_identity.Server | None = None
         self._deadline = None if opened.site.claim is None else opened.site.claim.deadline
         self._lease = LeaseHolder(opened.epoch, self._deadline)
         #: why the last commit, and the last other step, lost its connection
@@ -268,6 +270,7 @@ class Writer(CommitThread[PendingExchange]):
             if taken.head != self._log:
                 self._die_of(taken.head)
                 raise self.dead or AssertionError
+            server_identity.record(self._site.folder, self._server)
         return self._raw
 
     def _die_of(self, head: DurablePosition) -> None:
@@ -284,6 +287,14 @@ class Writer(CommitThread[PendingExchange]):
     def _connect(self) -> bool:
         """Replace the connection by a new one. Raises psycopg.Error, OSError."""
         raw = connect(self._site.address, self._site.password_file)
+        try:
+            self._server = server_identity.read(raw)
+            fault = server_identity.fault(self._site.folder, self._server, self._site.address.name)
+            if fault is not None:
+                raise OSError(fault)
+        except BaseException:
+            raw.close()
+            raise
         self._raw.close()
         self._raw = raw
         fenced = _Fenced(raw, self._fence)

@@ -119,6 +119,15 @@ def test_a_synchronous_replica_has_what_was_acknowledged_and_no_restart_is_neede
         assert site.wait(one)["state"] == "completed"
     assert site.process is not None and site.process.poll() is None
     assert site.story(run).count("RunRequested") == site.story(run).count("RunEnded") == 1
+    # the former primary runs again and takes writes: its log is refused by name, also where it has the same events
+    site.stop()
+    servers.first.start_again()
+    done = site.command("up", "--no-web", "--port", "0", "--set", f"store.url={servers.url}")
+    said = "on timeline 1, but this site was served on timeline 2"
+    assert done.returncode == 78 and said in done.stderr, done.stderr
+    servers.first.stop()
+    site.start()
+    assert site.wait(run)["exit"]["code"] == 3
 
 
 def test_a_commit_whose_wait_for_the_replica_is_canceled_is_not_acknowledged(
