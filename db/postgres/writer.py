@@ -58,6 +58,8 @@ RECONNECT_SECS = 0.5
 STALL_SECS = 5.0
 #: A store that is closed waits this long for an unknown outcome.
 CLOSE_SECS = 10.0
+#: Interval in which the writer looks whether the root is served from another server, in seconds.
+CHECK_SECS = 1.0
 
 
 class _GaveUp(Exception):
@@ -78,8 +80,9 @@ class Writer(CommitThread[PendingExchange]):
         super().__init__(opened.head, deliver, listeners, point)
         self._site, self._holder = opened.site, opened.holder
         self._head_file, self._raw = opened.head_file, opened.raw
-        #: of the latest connection
-        self._server: server_identity.Server | None = None
+        #: of the latest connection; at first the one that opening has recorded
+        self._server = server_identity.known(opened.site.folder)
+        self._checked = time.monotonic()
         self._deadline = None if opened.site.claim is None else opened.site.claim.deadline
         self._lease = LeaseHolder(opened.epoch, self._deadline)
         #: why the last commit, and the last other step, lost its connection
@@ -302,6 +305,25 @@ class Writer(CommitThread[PendingExchange]):
         self._periods.use(fenced)
         return True
 
+    def _renew(self, epoch: int) -> bool:
+        """Renew the lease. Raises psycopg.Error, Refusal."""
+        self._check_server()
+        return lease.renew(self._raw, epoch)
+
+    def _check_server(self) -> None:
+        """Fail for good if another supervisor serves the root from the primary that replaced this one. Reads a
+        file, at most once in CHECK_SECS. Raises Refusal.
+        """
+        now = time.monotonic()
+        if now - self._checked < CHECK_SECS:
+            return
+        self._checked = now
+        fault = server_identity.fault(self._site.folder, self._server, self._site.address.name)
+        if fault is not None:
+            self._die(fault)
+            assert self.dead is not None
+            raise self.dead
+
     def _take_again(self) -> Lease | None:
         """Take the next epoch on the new connection. Raises psycopg.Error, and closes it then."""
         try:
@@ -367,7 +389,7 @@ class Writer(CommitThread[PendingExchange]):
             case TakeAgain():
                 return self._tried(self._take_again)
             case Renew(epoch=epoch):
-                return self._tried(lambda: lease.renew(self._raw, epoch))
+                return self._tried(lambda: self._renew(epoch))
             case Commit():
                 assert send is not None
                 return self._sent(send)
@@ -393,6 +415,7 @@ class Writer(CommitThread[PendingExchange]):
 
     def _sent(self, send: Callable[[], object]) -> Answer:
         raw = self._raw
+        self._check_server()
         try:
             send()
         except psycopg.Error as e:
