@@ -82,6 +82,7 @@ class Writer(CommitThread[PendingExchange]):
         self._head_file, self._raw = opened.head_file, opened.raw
         #: of the latest connection; at first the one that opening has recorded
         self._server = server_identity.known(opened.site.folder)
+        self._recorded = self._server
         self._checked = time.monotonic()
         self._deadline = None if opened.site.claim is None else opened.site.claim.deadline
         self._lease = LeaseHolder(opened.epoch, self._deadline)
@@ -273,7 +274,7 @@ class Writer(CommitThread[PendingExchange]):
             if taken.head != self._log:
                 self._die_of(taken.head)
                 raise self.dead or AssertionError
-            server_identity.record(self._site.folder, self._server)
+            self._record_server()
         return self._raw
 
     def _die_of(self, head: DurablePosition) -> None:
@@ -323,6 +324,13 @@ class Writer(CommitThread[PendingExchange]):
             self._die(fault)
             assert self.dead is not None
             raise self.dead
+
+    def _record_server(self) -> None:
+        """Record the server of this connection, whose log is known to end as this writer's."""
+        if self._server != self._recorded:
+            with contextlib.suppress(OSError):  # the next commit tries again
+                server_identity.record(self._site.folder, self._server)
+                self._recorded = self._server
 
     def _take_again(self) -> Lease | None:
         """Take the next epoch on the new connection. Raises psycopg.Error, and closes it then."""
@@ -425,6 +433,7 @@ class Writer(CommitThread[PendingExchange]):
             raw.close()
             self._error = self._commit_error = e
             return Lost()
+        self._record_server()
         return True
 
     def _pause(self, secs: float) -> None:
