@@ -123,6 +123,7 @@ class Sharded:
             process.wait(30)
             assert process.stdout is not None
             process.stdout.close()
+        self._more.clear()
 
 
 @pytest.fixture(scope="module")
@@ -738,6 +739,7 @@ def test_a_site_with_shards_moves_to_another_database(sharded: Sharded) -> None:
     target = postgres_server.shared_durable().url()
     busy = site.command("db", "move", target)
     assert busy.returncode == 125, busy.stderr
+    sharded.end()  # standbys of other tests would serve
     site.stop()
     rebuilt = site.command("--json", "db", "rebuild")
     assert rebuilt.returncode == 0 and set(json.loads(rebuilt.stdout)["shards"]) == {"0", "1"}
