@@ -20,6 +20,7 @@ import tornado.httpserver
 from tornado.httputil import HTTPHeaders
 
 from ..client.transport.address import CLIENT_FILE
+from ..protocol.api import device_logins
 from ..protocol.errors import Refusal
 from ..protocol.ids import derived_id
 from ..protocol.redaction import Redactor
@@ -48,6 +49,7 @@ from ..supervisor.process.listeners import (
 from ..supervisor.process.site_secrets import LOOK_SECS, SiteSecrets
 from ..supervisor.runs.request_validation import MAX_BODY
 from .forwarding import Parts, ask
+from .metrics import RouterMetrics
 from .requests import Router
 from .routing import Table
 from .senders import Senders
@@ -151,6 +153,8 @@ class _Process:
             self._upstream,
             self._secrets.server,
             self._log,
+            RouterMetrics(self._addresses.total),
+            page=_device_page(settings.server.public_url or front),
         )
         self._router = Router(self._parts, {"/livez": self._livez, "/readyz": self._readyz})
         self._guard = ConnectionGuard(limits, self._counters, self._log)
@@ -284,6 +288,10 @@ def _secrets(settings: Settings, redactor: Redactor) -> SiteSecrets:
     for secret in found:
         secret.heard = heard
     return found
+
+
+def _device_page(front: str | None) -> str | None:
+    return None if front is None else f"{front.rstrip('/')}/{device_logins.PAGE}"
 
 
 class _Published(msgspec.Struct):

@@ -32,8 +32,13 @@ def unpacked(number: int, total: int) -> list[int]:
     return [number >> _BITS * shard & _DIGIT for shard in range(total)]
 
 
+def text_of(cursors: list[Cursor]) -> str | None:
+    """Return one cursor of all shards as a text. None if each shard is at its end."""
+    return None if all(c is END for c in cursors) else msgspec.json.encode(cursors).decode()
+
+
 def cursor_of(cursors: list[Cursor]) -> Cursor:
-    """Return one cursor of all shards. None if each shard is at its end."""
+    """Return one cursor of all shards. None if each shard is at its end. It is a number if theirs are."""
     if all(c is END for c in cursors):
         return END
     if any(isinstance(c, str) and c != START for c in cursors):

@@ -9,6 +9,7 @@ from tornado.httputil import HTTPHeaders
 
 from ..runtime.log.logger import Log
 from ..service.site.secret_rotation import RotatedSecret
+from .metrics import RouterMetrics
 from .routing import Table
 from .senders import Senders
 from .shard_addresses import ShardAddresses
@@ -19,7 +20,9 @@ _WAIT_SECS = 5.0
 
 
 class Parts(NamedTuple):
-    """The parts of a router that each request uses. wall: returns unix seconds."""
+    """The parts of a router that each request uses. wall: returns unix seconds. page: address of the page
+    for a sign-in by code, if there is a front end.
+    """
 
     table: Table
     senders: Senders
@@ -27,7 +30,9 @@ class Parts(NamedTuple):
     upstream: Upstream
     secret: RotatedSecret
     log: Log
+    metrics: RouterMetrics
     wall: Callable[[], float] = time.time
+    page: str | None = None
 
 
 async def to_shard(
@@ -38,6 +43,8 @@ async def to_shard(
     for _ in range(2):
         urls = parts.addresses.of(shard)
         for url in urls:
+            if why is not None:
+                parts.metrics.retried(shard)
             try:
                 await parts.upstream.exchange(url, message, sink, once=once)
                 parts.addresses.serves(shard, url)
@@ -50,11 +57,16 @@ async def to_shard(
 
 
 async def ask(parts: Parts, shard: int, path: str, headers: HTTPHeaders) -> Answer | None:
+    """Return the answer of a shard to a short GET; None if no supervisor of it answers."""
+    return await fetch(parts, shard, Message("GET", path, headers))
+
+
+async def fetch(parts: Parts, shard: int, message: Message, most: int = 1 << 20) -> Answer | None:
     """Return the answer of a shard to a short request; None if no supervisor of it answers."""
-    collector = Collector(1 << 20)
+    collector = Collector(most)
     try:
         async with asyncio.timeout(_WAIT_SECS):
-            await to_shard(parts, shard, Message("GET", path, headers), collector)
+            await to_shard(parts, shard, message, collector)
     except (Unreached, Lost, TimeoutError):
         return None
     return collector.answer()

@@ -8,6 +8,7 @@ connection is closed, as it would be without a router.
 import asyncio
 import contextlib
 import http.client
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol
 from urllib.parse import parse_qs
@@ -26,6 +27,7 @@ from tornado.httputil import (
 
 from ..protocol.errors import Refusal
 from ..protocol.ids import split_jid
+from ..runtime.connections import wait_page
 from ..runtime.connections.hop_headers import passed_on
 from ..runtime.connections.http_server import answer_unread_on, known
 from ..service import tickets
@@ -33,13 +35,15 @@ from ..supervisor.api.transport.authorization import found_users
 from ..supervisor.api.transport.request_handler import Route
 from ..supervisor.api.transport.shard_answers import Stream
 from ..supervisor.runs.request_validation import MAX_BODY
-from . import routing
+from . import metrics, routing
+from .access_requests import AccessRequests
 from .forwarding import Parts, to_shard
+from .metrics import Result, result_of
 from .routing import Aim
 from .senders import Sender
 from .shard_addresses import no_supervisor
-from .site_requests import MISSING, Asked, SiteRequests
-from .upstream import Lost, Message, Unreached, Upload
+from .site_requests import MISSING, Asked, Reply, SiteRequests
+from .upstream import Collector, Lost, Message, Unreached, Upload
 
 #: Seconds without progress after which an answer is cut off.
 STALL_SECS = 60.0
@@ -48,6 +52,8 @@ CONFIRM_SECS = 10.0
 _NO_LIMIT = 2**62
 #: Requests that must not be sent twice: they use a one-time code.
 _ONCE = frozenset({"/api/sbatch-login"})
+#: Requests after which other shards have work to do (`AccessRequests`).
+_FOLLOWED = frozenset({"/api/token-create", "/api/token-revoke", "/api/device-answer"})
 
 
 class Own(Protocol):
@@ -86,6 +92,10 @@ class _Request(HTTPMessageDelegate):
         self._upload: Upload | None = None
         self._task: asyncio.Task[None] | None = None
         self._begun = self._gone = False
+        self._since, self._shard = time.monotonic(), metrics.NONE
+        #: what the client got, for metrics
+        self._result: Result = "gone"
+        self._counted = False
 
     # ---- the request
 
@@ -117,6 +127,8 @@ class _Request(HTTPMessageDelegate):
             self._refusal = e
             answer = e.http, msgspec.json.encode(self._error(e))
             answer_unread_on(self._client, lambda: answer)
+            self._result = self._result_of(e)
+            self._count()
         except Exception as e:
             self._refusal = self._internal(e)
 
@@ -131,7 +143,7 @@ class _Request(HTTPMessageDelegate):
         except Unreached:
             raise no_supervisor([shard]) from None
         upload.begin(message)
-        self._upload = upload
+        self._upload, self._shard = upload, str(shard)
         self._run(self._passing(lambda: upload.answer(self), shard))
 
     async def _opened(self, shard: int) -> Upload:
@@ -139,6 +151,8 @@ class _Request(HTTPMessageDelegate):
         for _ in range(2):
             urls = self._parts.addresses.of(shard)
             for url in urls:
+                if why is not None:
+                    self._parts.metrics.retried(shard)
                 try:
                     return await self._parts.upstream.open(url)
                 except Unreached as e:
@@ -176,6 +190,7 @@ class _Request(HTTPMessageDelegate):
             self._upload.finish()
         elif self._refusal is not None:
             self._refuse(self._refusal)
+            self._count()
         else:
             self._run(self._act())
 
@@ -262,7 +277,26 @@ class _Request(HTTPMessageDelegate):
 
     async def _forward(self) -> None:
         body = bytes(self._body)
+        path = self._route.path
+        if path == "/api/device-start":
+            await self._reply(await self._access().device_start(self._line.path.partition("?")[2]))
+            return
+        if path == "/api/device-token":
+            code = self._headers.get("Authorization", "")
+            await self._reply(await self._access().device_token(code))
+            return
         aim = await self._aim(body)
+        self._shard = metrics.ALL if aim.whole else str((*aim.shards, metrics.NONE)[0])
+        if self._route.streams:
+            self._parts.metrics.stream(self._shard, 1)
+        try:
+            await self._to(aim, body)
+        finally:
+            if self._route.streams:
+                self._parts.metrics.stream(self._shard, -1)
+
+    async def _to(self, aim: Aim, body: bytes) -> None:
+        path = self._route.path
         if aim.whole:
             await self._whole(body, aim)
             return
@@ -271,7 +305,10 @@ class _Request(HTTPMessageDelegate):
             return
         shard = self._only(aim)
         message = Message(self._line.method, self._line.path, await self._headers_for(shard), body)
-        once = self._route.path in _ONCE
+        if path in _FOLLOWED:
+            await self._followed(shard, message, body)
+            return
+        once = path in _ONCE
         vouched = self._route.streams and self._sender.home not in (None, shard)
         watch = asyncio.ensure_future(self._watch_token()) if vouched else None
         try:
@@ -281,6 +318,40 @@ class _Request(HTTPMessageDelegate):
         finally:
             if watch is not None:
                 watch.cancel()
+
+    def _access(self) -> AccessRequests:
+        return AccessRequests(
+            self._parts, tickets.sign_peer(self._parts.secret.current, self._peer)
+        )
+
+    async def _followed(self, shard: int, message: Message, body: bytes) -> None:
+        """Answer a request after which other shards have work to do."""
+        collector, access = Collector(1 << 20), self._access()
+        try:
+            await to_shard(self._parts, shard, message, collector)
+        except Unreached:
+            raise no_supervisor([shard]) from None
+        answer = collector.answer()
+        if answer.code != 200:
+            await self.begin(ResponseStartLine("HTTP/1.1", answer.code, ""), answer.headers)
+            await self.take(answer.body)
+            self._end()
+            return
+        match self._route.path:
+            case "/api/token-create":
+                if self._sender.home not in (None, shard):
+                    senders = self._parts.senders
+                    await access.created(
+                        shard, answer, lambda: senders.confirmed(self._headers, self._peer)
+                    )
+            case "/api/token-revoke":
+                principal = self._sender.principal
+                by = "operator" if principal is None else principal.name
+                await self._reply(await access.revoked(answer, by))
+                return
+            case _:
+                await access.answered(shard, body)
+        await self._reply(Reply(answer.body))
 
     async def _to_any(self, body: bytes) -> None:
         """Pass on a request that concerns no user to the first shard that is served."""
@@ -313,12 +384,16 @@ class _Request(HTTPMessageDelegate):
             lambda shard: routing.headers_for(
                 self._headers, self._sender, shard, secret=secret, signed_peer=signed
             ),
+            self._sender.principal is not None
+            and self._sender.principal.role in ("monitor", "operator"),
         )
         site = SiteRequests(self._parts)
         if isinstance(rule := self._route.merge, Stream):
             await self._stream(site.stream(asked, rule, aim))
             return
-        reply = await site.answer(asked, aim)
+        await self._reply(await site.answer(asked, aim))
+
+    async def _reply(self, reply: Reply) -> None:
         headers = HTTPHeaders(
             {
                 "Content-Type": reply.kind,
@@ -388,6 +463,7 @@ class _Request(HTTPMessageDelegate):
         except Refusal as e:
             self._refuse(e)
         except Lost as e:
+            self._result = "lost"
             self._parts.log("{} {}: {}", self._line.method, self._route.path, e)
             self._client.close()
         except tornado.iostream.StreamClosedError:
@@ -396,11 +472,20 @@ class _Request(HTTPMessageDelegate):
             raise
         except Exception as e:
             self._refuse(self._internal(e))
+        finally:
+            self._count()
+
+    def _count(self) -> None:
+        """Count the request once."""
+        if not self._counted:
+            self._counted = True
+            secs = None if self._route.streams else time.monotonic() - self._since
+            self._parts.metrics.answered(self._shard, self._result, secs)
 
     async def begin(self, start_line: ResponseStartLine, headers: HTTPHeaders) -> None:
         if start_line.code == 401 and self._sender.home is not None:
             self._parts.senders.forget(self._headers)
-        self._begun = True
+        self._begun, self._result = True, result_of(start_line.code)
         await self._taking(self._client.write_headers(start_line, passed_on(headers)))
 
     async def take(self, chunk: bytes) -> None:
@@ -434,26 +519,44 @@ class _Request(HTTPMessageDelegate):
             self._client.close()
             return
         self._parts.log("{} {} refused: {}", self._line.method, self._route.path, refusal.sentence)
-        self._write_json(refusal.http, self._error(refusal), refusal.more.get("retryAfterSecs"))
+        accept = self._headers.get("Accept", "")
+        if wait_page.is_wanted(self._line.method, accept, refusal.http):
+            self._write(refusal.http, wait_page.page(refusal.sentence), wait_page.headers())
+        else:
+            after = refusal.more.get("retryAfterSecs")
+            self._write_json(refusal.http, self._error(refusal), after)
+        self._result = self._result_of(refusal)
+
+    def _result_of(self, refusal: Refusal) -> Result:
+        """Return the result for metrics. The shard that nobody serves is counted, also if the sender's token
+        alone is there.
+        """
+        if refusal.code != "noSupervisor":
+            return result_of(refusal.http)
+        missing = refusal.more.get("missing")
+        if isinstance(missing, list) and len(missing) == 1:
+            self._shard = str(missing[0])
+        return "noSupervisor"
 
     async def _send_json(self, code: int, body: Any) -> None:
         self._write_json(code, body, None)
 
     def _write_json(self, code: int, body: Any, retry_after: object) -> None:
-        data = msgspec.json.encode(body)
-        headers = HTTPHeaders(
-            {
-                "Content-Type": "application/json",
-                "Content-Length": str(len(data)),
-                "Cache-Control": "no-store",
-                "X-Content-Type-Options": "nosniff",
-            }
-        )
+        headers = {
+            "Content-Type": "application/json",
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+        }
         if retry_after is not None:
             headers["Retry-After"] = str(retry_after)
-        self._begun = True
+        self._write(code, msgspec.json.encode(body), headers)
+
+    def _write(self, code: int, data: bytes, headers: dict[str, str]) -> None:
+        self._begun, self._result = True, result_of(code)
         self._client.write_headers(
-            ResponseStartLine("HTTP/1.1", code, http.client.responses[code]), headers, data
+            ResponseStartLine("HTTP/1.1", code, http.client.responses[code]),
+            HTTPHeaders({**headers, "Content-Length": str(len(data))}),
+            b"" if self._line.method == "HEAD" else data,
         )
         with contextlib.suppress(tornado.iostream.StreamClosedError):
             self._end()

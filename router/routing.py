@@ -12,17 +12,26 @@ from tornado.httputil import HTTPHeaders
 
 from ..protocol.errors import Refusal
 from ..protocol.shards import shard_of
-from ..protocol.wire.handshake import ACTOR, FRONT_END, PEER, SIGNED_IN, TOKEN_SCOPES
+from ..protocol.wire.handshake import (
+    ACTOR,
+    FRONT_END,
+    HOME_TOKEN,
+    PEER,
+    SIGNED_IN,
+    TOKEN_SCOPES,
+)
 from ..runtime.connections.hop_headers import FORWARDED, passed_on
 from ..supervisor.api.transport.authorization import Subject
 from ..supervisor.api.transport.request_handler import Route
 from .senders import Sender
 
 #: Headers that a router alone sends.
-_ROUTERS = frozenset(h.lower() for h in (TOKEN_SCOPES, PEER)) | {"host", "content-length"}
+_ROUTERS = frozenset(h.lower() for h in (TOKEN_SCOPES, HOME_TOKEN, PEER)) | {
+    "host",
+    "content-length",
+}
 #: Headers of a front end, which has the server secret.
 _TRUSTED = frozenset(h.lower() for h in (ACTOR, SIGNED_IN, FRONT_END))
-_DEVICE = ("/api/device-start", "/api/device-token", "/api/device-show", "/api/device-answer")
 
 
 class Found(NamedTuple):
@@ -69,12 +78,6 @@ def aim(route: Route, sender: Sender, named: Iterable[str], total: int) -> Aim:
     """Return the shards of a request. named: the users whom it names, or the sender's members. Raises
     Refusal("notSharded").
     """
-    if route.path in _DEVICE:
-        raise Refusal(
-            "notSharded",
-            "a site with shards has no sign-in of machines by code: create an API token ('jobscribe auth token"
-            " create', or the page Account), and give it to 'jobscribe auth login'",
-        )
     shards = tuple(sorted({shard_of(uid, total) for uid in named}))
     if len(shards) == 1:
         return Aim(shards)
@@ -118,6 +121,8 @@ def headers_for(
         out["Authorization"] = f"Bearer {secret}"
         out[SIGNED_IN] = principal.uid
         out[TOKEN_SCOPES] = ",".join(sorted(principal.scopes))
+        if sender.token is not None:
+            out[HOME_TOKEN] = sender.token.header()
     return out
 
 

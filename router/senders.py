@@ -20,6 +20,7 @@ from ..protocol.shards import shard_of
 from ..protocol.wire.handshake import ACTOR, PEER, SIGNED_IN
 from ..service import tickets
 from ..service.site.users_file import Users
+from ..supervisor.access.api_tokens import HomeToken
 from ..supervisor.access.authentication import person, token_user
 from ..supervisor.access.principal import MONITOR, Principal
 from ..supervisor.access.request_rates import RequestRates
@@ -37,11 +38,12 @@ Ask = Callable[[int, HTTPHeaders], Awaitable[Answer | None]]
 
 class Sender(NamedTuple):
     """The sender of a request. home: the shard that has its API token. principal: None for an unknown
-    sender of an open route.
+    sender of an open route. token: the API token.
     """
 
     principal: Principal | None
     home: int | None = None
+    token: HomeToken | None = None
 
     @property
     def secret(self) -> bool:
@@ -49,9 +51,15 @@ class Sender(NamedTuple):
         return self.principal is not None and self.principal.secret is not None
 
 
+class _Token(msgspec.Struct, rename="camel"):
+    id: str
+    expires_at: float
+
+
 class _Whoami(msgspec.Struct):
     uid: str
     scopes: tuple[str, ...]
+    token: _Token | None = None
 
 
 class Senders:
@@ -136,7 +144,11 @@ class Senders:
             if answer is not None and answer.code == 200:
                 who = msgspec.json.decode(answer.body, type=_Whoami)
                 if shard_of(who.uid, self._total) == shard:
-                    return Sender(token_user(self._users, who.uid, frozenset(who.scopes)), shard)
+                    token = (
+                        None if who.token is None else HomeToken(who.token.id, who.token.expires_at)
+                    )
+                    user = token_user(self._users, who.uid, frozenset(who.scopes))
+                    return Sender(user, shard, token)
         missing = [s for s, answer in zip(shards, answers, strict=True) if answer is None]
         refused = [_refusal(a) for a in answers if a is not None and a.code != 200]
         for refusal in refused:

@@ -15,12 +15,16 @@ from tornado.httputil import HTTPHeaders, ResponseStartLine
 from ..protocol.errors import CODES, Refusal
 from ..protocol.ids import split_jid
 from ..protocol.shards import shard_of
+from ..supervisor.api.openpai.job_pages import MAX_LIMIT, job_page
 from ..supervisor.api.transport import shard_answers
+from ..supervisor.api.transport.authorization import Subject
 from ..supervisor.api.transport.request_handler import Route
 from ..supervisor.api.transport.shard_answers import (
     Health,
     Listed,
     Merge,
+    Named,
+    Numbered,
     One,
     Pages,
     Refused,
@@ -29,7 +33,8 @@ from ..supervisor.api.transport.shard_answers import (
     Stream,
     Text,
 )
-from .cursors import END, START, Cursor, cursor_of, cursors_of, packed, unpacked
+from ..supervisor.metrics.exporter import CONTENT_TYPE
+from .cursors import END, START, Cursor, cursor_of, cursors_of, packed, text_of, unpacked
 from .forwarding import Parts, to_shard
 from .routing import Aim, not_sharded
 from .shard_addresses import no_supervisor
@@ -43,7 +48,9 @@ _POSITION = re.compile(rb'^\{"position":[0-9]+')
 
 
 class Asked(NamedTuple):
-    """A request of a client. headers: returns those for a shard."""
+    """A request of a client. headers: returns those for a shard. monitor: its sender has the token for
+    monitoring or the server secret.
+    """
 
     route: Route
     method: str
@@ -52,6 +59,7 @@ class Asked(NamedTuple):
     body: bytes
     given: HTTPHeaders
     headers: Callable[[int], HTTPHeaders]
+    monitor: bool = False
 
 
 class Reply(NamedTuple):
@@ -92,7 +100,13 @@ class SiteRequests:
                 return await self._split(rule, asked)
             case One():
                 return await self._one(asked, aim)
-            case Merge() | Health() | Listed() | Text():
+            case Numbered():
+                return await self._numbered(asked, aim)
+            case Named():
+                return await self._named(rule, asked, aim)
+            case Text():
+                return await self._metrics(asked, aim)
+            case Merge() | Health() | Listed():
                 found = await self._all(asked, dict.fromkeys(aim.shards, asked.body))
                 return _joined(rule, found)
             case _:
@@ -111,7 +125,8 @@ class SiteRequests:
 
     async def _ask(self, asked: Asked, shard: int, body: bytes) -> Answer | None:
         collector = Collector(MOST_BYTES)
-        path = f"{asked.path}?{asked.query}" if asked.query else asked.path
+        query = of_shard(asked.route, asked.query, shard, self._total)
+        path = f"{asked.path}?{query}" if query else asked.path
         message = Message(asked.method, path, asked.headers(shard), body)
         try:
             async with asyncio.timeout(ANSWER_SECS):
@@ -119,6 +134,23 @@ class SiteRequests:
         except (Unreached, Lost, TimeoutError):
             return None
         return collector.answer()
+
+    async def _metrics(self, asked: Asked, aim: Aim) -> Reply:
+        """Return the metrics of the shards and of this router, which monitoring gets if no shard answers, too."""
+        try:
+            found = await self._all(asked, dict.fromkeys(aim.shards, asked.body))
+        except Refusal:
+            if not asked.monitor:
+                raise
+            found = _Found({}, list(aim.shards))
+        good: dict[int, str] = {}
+        for shard, answer in found.answers.items():
+            if answer.code != 200:
+                raise refusal_of(answer)
+            good[shard] = answer.body.decode()
+        own = self._parts.metrics.text({k: k in good for k in aim.shards})
+        text = shard_answers.metrics(good) + own
+        return Reply(text.encode(), CONTENT_TYPE, sorted(found.missing))
 
     async def _one(self, asked: Asked, aim: Aim) -> Reply:
         """Ask one shard after the other for something that one of them has."""
@@ -142,7 +174,8 @@ class SiteRequests:
     async def _page(self, rule: Pages, asked: Asked, aim: Aim) -> Reply:
         request: Row = _object(asked.body)
         field = rule.cursor(request)
-        before = cursors_of(request.get(field, rule.start), self._total)
+        place = request.pop("cursor", None) if rule.texts else None
+        before = cursors_of(place or request.get(field, rule.start), self._total)
         open_ = {k: before[k] for k in aim.shards if before[k] is not END}
         bodies = {
             k: msgspec.json.encode({**request, field: rule.start if c == START else c})
@@ -155,6 +188,40 @@ class SiteRequests:
             msgspec.json.encode(page(rule, request, limit, before, pages, found.missing)),
             missing=found.missing,
         )
+
+    async def _named(self, rule: Named, asked: Asked, aim: Aim) -> Reply:
+        """Send the request to the shard that has the supervisor which it names."""
+        name = str(_object(asked.body).get("supervisor"))
+        listed = asked._replace(method="GET", path=rule.path)
+        found = await self._all(listed, dict.fromkeys(aim.shards, b""))
+        shards = places_of(name, {k: _row(a) for k, a in found.answers.items()})
+        if not shards:
+            if found.missing:
+                raise no_supervisor(found.missing)  # it may be there
+            raise Refusal("notFound", f"no supervisor of this site has the name {ascii(name)[:80]}")
+        answer = await self._ask(asked, shards[0], asked.body)
+        if answer is None:
+            raise no_supervisor(shards)
+        return Reply(msgspec.json.encode({**_row(answer), "shard": shards[0]}))
+
+    async def _numbered(self, asked: Asked, aim: Aim) -> Reply:
+        """Sort the rows of all shards that may be on the page."""
+        fields = parse_qsl(asked.query, keep_blank_values=True)
+        given = dict(reversed(fields))
+        page = job_page(given.get)
+        most = min(MAX_LIMIT, page.offset + page.limit)
+        own = {"offset": "0", "limit": str(most), "withTotalCount": "true"}
+        query = urlencode([*(f for f in fields if f[0] not in own), *own.items()])
+        found = await self._all(asked._replace(query=query), dict.fromkeys(aim.shards, asked.body))
+        parts = [_row(found.answers[k]) for k in sorted(found.answers)]
+        if page.offset + page.limit > MAX_LIMIT and any(p["totalCount"] > MAX_LIMIT for p in parts):
+            raise Refusal(
+                "badRequest",
+                f"jobs after the first {MAX_LIMIT} cannot be listed for several shards: name fewer users (username=)",
+            )
+        rows = [row for part in parts for row in part["data"]]
+        body = page.answer(rows, sum(part["totalCount"] for part in parts))
+        return Reply(msgspec.json.encode(body), missing=found.missing)
 
     async def _split(self, rule: Split, asked: Asked) -> Reply:
         request = _object(asked.body)
@@ -297,6 +364,25 @@ def _resumed(rule: Stream, asked: Asked, total: int) -> list[str]:
             assert_never(rule.kind)
 
 
+def of_shard(route: Route, query: str, shard: int, total: int) -> str:
+    """Return the query with those of its users whom this shard has."""
+    if route.subject is not Subject.USERNAMES_OR_ALL:
+        return query
+    fields = parse_qsl(query, keep_blank_values=True)
+    if not any(name == "username" and value for name, value in fields):
+        return query
+    own = [
+        (
+            name,
+            ",".join(u for u in value.split(",") if u and shard_of(u, total) == shard)
+            if name == "username"
+            else value,
+        )
+        for name, value in fields
+    ]
+    return urlencode(own)
+
+
 def _query_of(rule: Stream, asked: Asked, shard: int, places: list[str], total: int) -> str:
     """Return the query for one shard. Of the jobs that a page names, it gets those of its users."""
     fields = parse_qsl(asked.query, keep_blank_values=True)
@@ -341,6 +427,27 @@ def placed(rule: Stream, block: bytes, shard: int, places: list[str]) -> bytes:
 # ---- answers
 
 
+def places_of(name: str, answers: dict[int, Row]) -> list[int]:
+    """Return the shard that has a supervisor of this name (`HOST:PID`, or `HOST`); empty if none has.
+    Raises Refusal("badRequest") if several have one.
+    """
+    found = {
+        (k, of)
+        for k, body in answers.items()
+        for of in {str(body["name"]), *(str(s["name"]) for s in body["supervisors"])}
+        if name in (of, of.rpartition(":")[0])
+    }
+    shards = sorted({k for k, _ in found})
+    if len(shards) > 1:
+        names = ", ".join(f"{n} of shard {k}" for k, n in sorted(found))
+        raise Refusal(
+            "badRequest",
+            f"{ascii(name)[:80]} is the name of supervisors of several shards ({names}): name one HOST:PID, or use"
+            " --root ROOT/shards/K",
+        )
+    return shards
+
+
 def page(
     rule: Pages,
     request: Row,
@@ -374,15 +481,20 @@ def page(
             after[k] = rule.next_of(p[rule.rows][taken[k] - 1], request)
     over = all(c is END for k, c in enumerate(after) if k not in missing)
     first = pages[min(pages)]
+    text = END if over else text_of(after)
     return {
         **first,
         rule.rows: rows,
-        "next": END if over else cursor_of(after),
+        **(
+            {"next": END if over else cursor_of(after), "cursor": text}
+            if rule.texts
+            else {"next": text}
+        ),
         **({"missing": sorted(missing)} if missing else {}),
     }
 
 
-def _joined(rule: Merge | Health | Listed | Text, found: _Found) -> Reply:
+def _joined(rule: Merge | Health | Listed, found: _Found) -> Reply:
     refused = {k: refusal_of(a) for k, a in found.answers.items() if a.code != 200}
     good = {k: a for k, a in found.answers.items() if a.code == 200}
     for refusal in refused.values():
@@ -391,12 +503,6 @@ def _joined(rule: Merge | Health | Listed | Text, found: _Found) -> Reply:
             raise refusal
     missing = sorted(found.missing)
     match rule:
-        case Text():
-            texts = {k: a.body.decode() for k, a in good.items()}
-            up = {**dict.fromkeys(texts, 1), **dict.fromkeys(missing, 0)}
-            text = shard_answers.metrics(texts) + _up(up)
-            kind = good[min(good)].headers.get("Content-Type", "text/plain")
-            return Reply(text.encode(), kind, missing)
         case Listed():
             rows = [row for k in sorted(good) for row in msgspec.json.decode(good[k].body)]
             return Reply(msgspec.json.encode(sorted(rows, key=rule.order)), missing=missing)
@@ -423,12 +529,6 @@ def _away(shard: int) -> Row:
         "try": f"start a supervisor for it: jobscribe supervisor --shard {shard}",
         "shard": shard,
     }
-
-
-def _up(shards: dict[int, int]) -> str:
-    rows = "".join(f'jobscribe_shard_up{{shard="{k}"}} {v}\n' for k, v in sorted(shards.items()))
-    about = "# HELP jobscribe_shard_up Whether a supervisor of the shard answers.\n"
-    return about + "# TYPE jobscribe_shard_up gauge\n" + rows
 
 
 class _Refused(msgspec.Struct):

@@ -3,27 +3,34 @@
 from typing import TYPE_CHECKING
 
 from ..session.session import command, session
-from .store_access import progress_reporter, store_root
+from .store_access import head_of, progress_reporter, shard_option, store_roots
 
 if TYPE_CHECKING:
     from ...db.maintenance.verification import Report
 
 
 @command()
-def check() -> None:
+@shard_option
+def check(shard: int | None) -> None:
     """Verify every event, checksum, index row and record. Exits with 1 if it finds a fault."""
     from ...db.maintenance import verification
 
     s = session()
-    report = verification.check(store_root(s), progress_reporter(s))
+    reports = {
+        k: verification.check(root, progress_reporter(s)) for k, root in store_roots(s, shard)
+    }
+    ok = all(report.ok for report in reports.values())
     if s.screen.json:
         import msgspec
 
-        s.screen.value("jobscribe.db.check/1", {"ok": report.ok, **msgspec.to_builtins(report)})
+        values = {k: {"ok": r.ok, **msgspec.to_builtins(r)} for k, r in reports.items()}
+        of_site = {"ok": ok, "shards": {str(k): value for k, value in values.items()}}
+        s.screen.value("jobscribe.db.check/1", values.get(None, of_site))
     else:
-        for line in _report_lines(report):
-            s.screen.line(line)
-    raise SystemExit(0 if report.ok else 1)
+        for k, report in reports.items():
+            for line in _report_lines(report):
+                s.screen.line(head_of(k) + line)
+    raise SystemExit(0 if ok else 1)
 
 
 def _report_lines(report: "Report") -> list[str]:

@@ -1,22 +1,28 @@
 """`jobscribe db rebuild`: records and index written again from the log."""
 
 from ..session.session import command, session
-from .store_access import progress_reporter, store_root
+from .store_access import head_of, progress_reporter, shard_option, store_roots
 
 
 @command()
-def rebuild() -> None:
+@shard_option
+def rebuild(shard: int | None) -> None:
     """Write index and records again from the log. Only while no supervisor uses the root."""
     from ...db.maintenance import rebuild as rebuilding
 
     s = session()
-    done = rebuilding.rebuild(store_root(s), progress_reporter(s))
+    results = {
+        k: rebuilding.rebuild(root, progress_reporter(s)) for k, root in store_roots(s, shard)
+    }
     if s.screen.json:
         import msgspec
 
-        s.screen.value("jobscribe.db.rebuild/1", msgspec.to_builtins(done))
+        values = {k: msgspec.to_builtins(done) for k, done in results.items()}
+        of_site = {"shards": {str(k): value for k, value in values.items()}}
+        s.screen.value("jobscribe.db.rebuild/1", values.get(None, of_site))
         return
-    s.screen.line(
-        f"{done.events} events, {done.jobs} jobs"
-        + (f", {done.records_removed} records removed" if done.records_removed else "")
-    )
+    for k, done in results.items():
+        s.screen.line(
+            f"{head_of(k)}{done.events} events, {done.jobs} jobs"
+            + (f", {done.records_removed} records removed" if done.records_removed else "")
+        )

@@ -104,13 +104,15 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class JobPage(msgspec.Struct, frozen=True):
     """One page of jobs, newest change first. jobs: rows as db.store.contract.IndexRow, in camelCase.
-    next: `before` of the next page; None at the end.
+    next: `before` of the next page; None at the end. cursor: the same as a text; unset by supervisors of
+    the previous version.
 
     `state` of a row is that of RunState. `status` is its deprecated name.
     """
 
     jobs: list[dict[str, Any]]
     next: int | None = None
+    cursor: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class GroupState(msgspec.Struct, frozen=True, rename="camel"):

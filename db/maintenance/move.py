@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...protocol.errors import Refusal
+from ...protocol.shards import Shard
+from ...runtime.filesystems import write_atomically
 from ..sql.statements import last_before
 from ..sqlite.schema import open_for_reading
 from ..store.database_marker import forget_database
@@ -26,7 +28,12 @@ from .log_source import site_of, store_path
 from .verification import Progress, check, check_file, durable_head, no_progress
 
 if TYPE_CHECKING:
+    from ...runtime.store_address import StoreAddress
     from ..postgres.opening import Site
+
+
+#: In the store's folder while the log of a shard moves: number and count of shards, as JSON.
+MOVING_SHARD = "moving-shard.json"
 
 
 class Moved(msgspec.Struct, kw_only=True, rename="camel"):
@@ -97,6 +104,60 @@ def move_to_file(root: Path, progress: Progress = no_progress, point: Point = no
         point("forgotten")
         mark_moved(held)
     return Moved(events=events, store=str(path), aside=None)
+
+
+def move_shard(
+    root: Path,
+    number: int,
+    address: "StoreAddress",
+    password_file: str | None,
+    name: Callable[[], None],
+    progress: Progress = no_progress,
+    point: Point = no_fault,
+) -> Moved | None:
+    """Move the log of a shard from its database to another one, through the file of its root. An interrupted
+    move continues when it is repeated. Return None if the log is there already. name: see `move_to_postgres`.
+    Raises Refusal.
+    """
+    from ..postgres.opening import Site
+    from ..postgres.shards import recorded
+
+    note = store_path(root).with_name(MOVING_SHARD)
+    site = site_of(root)
+    if site is not None:
+        if (site.address.name, site.address.schema) == (address.name, address.schema):
+            note.unlink(missing_ok=True)
+            return None
+        try:
+            shard = recorded(site.address, site.password_file)
+        except OSError as e:
+            raise Refusal(
+                "storageUnavailable", f"{site.address.name} cannot be used: {e}"
+            ) from None
+        if shard is None or shard.number != number:
+            raise Refusal(
+                "foreignParts",
+                f"{site.address.name}, which {root} names, is not the log of shard {number}",
+            )
+        write_atomically(str(note), msgspec.json.encode(shard), sync=True)
+        move_to_file(root, progress)
+        point("in file")
+    try:
+        shard = Shard(*msgspec.json.decode(note.read_bytes(), type=tuple[int, int]))
+    except (FileNotFoundError, msgspec.DecodeError):
+        raise Refusal(
+            "foreignParts",
+            f"{root} has no log in a database, as a shard has: 'jobscribe db check' says more",
+        ) from None
+    root_id = msgspec.json.decode((root / "root.json").read_bytes(), type=_Identity).id
+    target = Site(address, password_file, root / "db", root_id, shard=shard)
+    done = move_to_postgres(root, target, name, progress)
+    note.unlink()
+    return done
+
+
+class _Identity(msgspec.Struct):
+    id: str
 
 
 def _verified(new: Path, head: DurablePosition, name: str, progress: Progress) -> int:

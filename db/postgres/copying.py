@@ -87,7 +87,7 @@ def _drop_moved(site: Site, raw: Raw) -> None:
             f"{site.address.name} has an event store: choose another schema, or drop this one",
         )
     raw.execute(
-        b"DROP TABLE IF EXISTS site, lease, events, jobs, receipts, kinds, names, usage, supervisors"
+        b"DROP TABLE IF EXISTS site, lease, events, jobs, receipts, kinds, names, usage, supervisors, shard"
     )
 
 

@@ -20,7 +20,7 @@ from ..store.contract import Stored
 from ..store.database_marker import named_database
 from ..store.head_file import NOTHING, DurablePosition, HeadFile, read_head
 from ..store.store_folder import check_owner, make_folder, sync_folder
-from . import lease, shards, supervisors
+from . import lease, server_identity, shards, supervisors
 from .connection import Connection, Raw, connect, refusal
 from .lease_protocol import Lease, perform, take
 from .schema import LAYOUT, TABLES
@@ -130,6 +130,9 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
         create(site, raw)
     check_site(site, raw)
     shards.check(raw, site.address, site.shard)
+    server = server_identity.read(raw)
+    if (fault := server_identity.fault(site.folder, server, site.address.name)) is not None:
+        raise Refusal("foreignParts", fault)
     supervisors.create(raw)
     holder = lease.new_holder() if site.claim is None else site.claim.holder
     deadline = None if site.claim is None else site.claim.deadline
@@ -138,6 +141,7 @@ def _open(site: Site, raw: Raw, head_file: HeadFile, mark: DurablePosition) -> O
     try:
         head, kinds = _verified(site, raw, taken, mark)
         ((receipts,),) = raw.execute("SELECT coalesce(max(number), 0) FROM receipts").fetchall()
+        server_identity.record(site.folder, server)
         if head != mark:
             if deadline is not None:
                 deadline.check()  # the head file may be the next holder's by now

@@ -4,12 +4,13 @@ and `SCHEMA.shards` the number of all shards of the site.
 Sites without shards have neither table.
 """
 
+import psycopg
 from psycopg import sql
 
 from ...protocol.errors import Refusal
 from ...protocol.shards import Shard
 from ...runtime.store_address import StoreAddress
-from .connection import Raw
+from .connection import Raw, connect, describe
 
 _TABLE = b"CREATE TABLE shard (number integer NOT NULL, count integer NOT NULL)"
 
@@ -69,6 +70,18 @@ def check(raw: Raw, address: StoreAddress, shard: Shard | None) -> None:
         f"{address.name} is the log of {found.name}, not of {shard.name}: set another schema in store.url"
         " (schema=NAME)",
     )
+
+
+def recorded(address: StoreAddress, password_file: str | None) -> Shard | None:
+    """Return the shard whose log is here; None for that of a site without shards. Raises OSError."""
+    try:
+        with connect(address, password_file, reads=True) as raw:
+            if not _exists(raw, f"{address.schema}.shard"):
+                return None
+            row = raw.execute("SELECT number, count FROM shard").fetchone()
+            return None if row is None else Shard(*row)
+    except psycopg.Error as e:
+        raise OSError(describe(e)) from None
 
 
 def refuse_whole(raw: Raw, address: StoreAddress) -> None:

@@ -98,6 +98,20 @@ class Member(msgspec.Struct, frozen=True, rename="camel"):
     lease_ends_in_secs: float | None = None
 
 
+class Served(msgspec.Struct, frozen=True, rename="camel"):
+    """The lease of a shard. owner: `HOST:PID`; None if none serves. addresses: of the owner, if it may
+    stand by. lease_ends_in_secs: negative after its end. standbys: `HOST:PID`. lag_secs: since the last sign of the
+    standby that gave none for the longest time.
+    """
+
+    owner: str | None
+    addresses: dict[str, str]
+    epoch: int | None
+    lease_ends_in_secs: float | None
+    standbys: tuple[str, ...]
+    lag_secs: float | None
+
+
 def create(raw: Raw) -> None:
     """Create the table if it is missing. Raises psycopg.Error."""
     row = raw.execute("SELECT to_regclass('supervisors') IS NOT NULL").fetchone()
@@ -152,6 +166,43 @@ def listed(address: StoreAddress, password_file: str | None) -> list[Member]:
             return members(raw) if row is not None and row[0] else []
     except psycopg.Error as e:
         raise OSError(describe(e)) from None
+
+
+def served(address: StoreAddress, password_file: str | None) -> tuple[Served | None, list[Member]]:
+    """Return the lease of a log, None without a log, and all its supervisors. Raises OSError."""
+    try:
+        with connect(address, password_file, reads=True) as raw:
+            row = raw.execute(
+                "SELECT to_regclass('lease') IS NOT NULL, to_regclass('supervisors') IS NOT NULL"
+            ).fetchone()
+            if row is None or not row[0]:
+                return None, []
+            lease = raw.execute(
+                "SELECT epoch, holder, released, extract(epoch FROM expires - clock_timestamp())::float8"
+                " FROM lease"
+            ).fetchone()
+            assert lease is not None
+            epoch, holder, released, left = lease
+            found = members(raw) if row[1] else []
+            return summary(epoch, holder, released, left, found), found
+    except psycopg.Error as e:
+        raise OSError(describe(e)) from None
+
+
+def summary(epoch: int, holder: str, released: bool, left: float, found: list[Member]) -> Served:
+    """Return the lease with its standbys. holder: see `lease.new_holder`."""
+    # `HOST pid PID TOKEN`; a host has no spaces
+    host, _, rest = holder.partition(" pid ")
+    serves = bool(holder) and not released and left > 0
+    standbys = [m for m in found if m.role == "standby"]
+    return Served(
+        f"{host}:{rest.partition(' ')[0]}" if serves else None,
+        next((m.addresses for m in found if m.role == "serving"), {}) if serves else {},
+        epoch if serves else None,
+        left if serves else None,
+        tuple(f"{m.host}:{m.pid}" for m in standbys),
+        max((m.seen_secs_ago for m in standbys), default=None),
+    )
 
 
 def members(raw: Raw) -> list[Member]:

@@ -25,7 +25,7 @@ from ..store.checksum_chain import Broken
 from ..store.contract import Appended, Deliver, Stored
 from ..store.group_commit import CommitGroup, Listener, Point
 from ..store.head_file import DurablePosition
-from . import lease
+from . import lease, server_identity
 from .arrays import columns
 from .connection import FENCED, Connection, Raw, connect, describe, is_lost, is_retryable
 from .lease import FENCE
@@ -58,6 +58,8 @@ RECONNECT_SECS = 0.5
 STALL_SECS = 5.0
 #: A store that is closed waits this long for an unknown outcome.
 CLOSE_SECS = 10.0
+#: Interval in which the writer looks whether the root is served from another server, in seconds.
+CHECK_SECS = 1.0
 
 
 class _GaveUp(Exception):
@@ -78,6 +80,10 @@ class Writer(CommitThread[PendingExchange]):
         super().__init__(opened.head, deliver, listeners, point)
         self._site, self._holder = opened.site, opened.holder
         self._head_file, self._raw = opened.head_file, opened.raw
+        #: of the latest connection; at first the one that opening has recorded
+        self._server = server_identity.known(opened.site.folder)
+        self._recorded = self._server
+        self._checked = time.monotonic()
         self._deadline = None if opened.site.claim is None else opened.site.claim.deadline
         self._lease = LeaseHolder(opened.epoch, self._deadline)
         #: why the last commit, and the last other step, lost its connection
@@ -272,6 +278,7 @@ class Writer(CommitThread[PendingExchange]):
             if taken.head != self._log:
                 self._die_of(taken.head)
                 raise self.dead or AssertionError
+            self._record_server()
         return self._raw
 
     def _die_of(self, head: DurablePosition) -> None:
@@ -288,12 +295,46 @@ class Writer(CommitThread[PendingExchange]):
     def _connect(self) -> bool:
         """Replace the connection by a new one. Raises psycopg.Error, OSError."""
         raw = connect(self._site.address, self._site.password_file)
+        try:
+            self._server = server_identity.read(raw)
+            fault = server_identity.fault(self._site.folder, self._server, self._site.address.name)
+            if fault is not None:
+                raise OSError(fault)
+        except BaseException:
+            raw.close()
+            raise
         self._raw.close()
         self._raw = raw
         fenced = _Fenced(raw, self._fence)
         self._ages.use(fenced)
         self._periods.use(fenced)
         return True
+
+    def _renew(self, epoch: int) -> bool:
+        """Renew the lease. Raises psycopg.Error, Refusal."""
+        self._check_server()
+        return lease.renew(self._raw, epoch)
+
+    def _check_server(self) -> None:
+        """Fail for good if another supervisor serves the root from the primary that replaced this one. Reads a
+        file, at most once in CHECK_SECS. Raises Refusal.
+        """
+        now = time.monotonic()
+        if now - self._checked < CHECK_SECS:
+            return
+        self._checked = now
+        fault = server_identity.fault(self._site.folder, self._server, self._site.address.name)
+        if fault is not None:
+            self._die(fault)
+            assert self.dead is not None
+            raise self.dead
+
+    def _record_server(self) -> None:
+        """Record the server of this connection, whose log is known to end as this writer's."""
+        if self._server != self._recorded:
+            with contextlib.suppress(OSError):  # the next commit tries again
+                server_identity.record(self._site.folder, self._server)
+                self._recorded = self._server
 
     def _take_again(self) -> Lease | None:
         """Take the next epoch on the new connection. Raises psycopg.Error, and closes it then."""
@@ -360,7 +401,7 @@ class Writer(CommitThread[PendingExchange]):
             case TakeAgain():
                 return self._tried(self._take_again)
             case Renew(epoch=epoch):
-                return self._tried(lambda: lease.renew(self._raw, epoch))
+                return self._tried(lambda: self._renew(epoch))
             case Commit():
                 assert send is not None
                 return self._sent(send)
@@ -386,6 +427,7 @@ class Writer(CommitThread[PendingExchange]):
 
     def _sent(self, send: Callable[[], object]) -> Answer:
         raw = self._raw
+        self._check_server()
         try:
             send()
         except psycopg.Error as e:
@@ -395,6 +437,7 @@ class Writer(CommitThread[PendingExchange]):
             raw.close()
             self._error = self._commit_error = e
             return Lost()
+        self._record_server()
         return True
 
     def _pause(self, secs: float) -> None:

@@ -68,6 +68,8 @@ AnyDriver = Annotated[
 ]
 #: Lower-case hexadecimal digits.
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z"), Form("64 hexadecimal digits")]
+#: A place in a list, as the answer before had it.
+Cursor = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 KnownSerial = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 #: A reqId to which the number of a run is appended.
@@ -244,7 +246,7 @@ class DebugIo(_Request, frozen=True, kw_only=True):
 
 class JobList(_Request, frozen=True, kw_only=True):
     """List the jobs of one user, or of all users if `uid` is absent, latest change first. `before`
-    is the position where the next page starts.
+    is the position where the next page starts. cursor: in its place, `cursor` of the previous page.
 
     commands: rows also contain the shortened command of the run (`command`) and its display name.
     tags: only jobs with one of these tags; rows then contain the `tags` of the job.
@@ -258,6 +260,7 @@ class JobList(_Request, frozen=True, kw_only=True):
     # unset by default, so that a supervisor of the previous version accepts the request
     commands: bool | msgspec.UnsetType = msgspec.UNSET
     tags: Tags | msgspec.UnsetType = msgspec.UNSET
+    cursor: Cursor | msgspec.UnsetType = msgspec.UNSET
 
 
 #: Most values of one field of a search.
@@ -805,6 +808,32 @@ class DeviceStart(_Request, frozen=True, kw_only=True):
     expires_secs: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECS)] | None = None
 
 
+class DeviceBegin(_Request, frozen=True, kw_only=True):
+    """Begin a device login with these codes, as a router does in each shard, because it does not know who
+    will approve the login. page: address of the page for the user code, if the router knows it.
+    """
+
+    name: TokenName
+    scopes: Annotated[tuple[Scope, ...], msgspec.Meta(min_length=1, max_length=4)]
+    expires_secs: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECS)] | None = None
+    device_code: Annotated[str, msgspec.Meta(max_length=64)]
+    user_code: Annotated[str, msgspec.Meta(max_length=64)]
+    page: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+
+
+class DeviceEnd(_Request, frozen=True, kw_only=True):
+    """Forget the device login with this user code: it was answered in another shard."""
+
+    user_code: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class CreatedTokensRevoke(_Request, frozen=True, kw_only=True):
+    """Revoke all tokens that these tokens of any shard created, directly or not. by: who revokes them."""
+
+    ids: Annotated[tuple[TokenId, ...], msgspec.Meta(min_length=1, max_length=100_000)]
+    by: Annotated[str, msgspec.Meta(max_length=64)]
+
+
 class DeviceShow(_Request, frozen=True, kw_only=True):
     """Return the device login with this user code, which a person typed."""
 
@@ -823,7 +852,8 @@ class DeviceAnswer(_Request, frozen=True, kw_only=True):
 class AuditPage(_Request, frozen=True, kw_only=True):
     """Return the matching ones of the next `limit` audit events after the version `after`, oldest
     first. since_secs: only events of this time until now, by the supervisor's clock. before: newest
-    first, of the events before this version (0: the newest).
+    first, of the events before this version (0: the newest). cursor: in place of `after` or of a `before`
+    that is given, `cursor` of the previous page.
     """
 
     after: KnownSerial = 0
@@ -831,3 +861,4 @@ class AuditPage(_Request, frozen=True, kw_only=True):
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1000
     since_secs: Annotated[float, msgspec.Meta(ge=0)] | None = None
     actor: Uid | None = None
+    cursor: Cursor | msgspec.UnsetType = msgspec.UNSET

@@ -30,6 +30,8 @@ PUBLIC_URL = "X-Jobscribe-Public-Url"
 #: Request header beside it, of a router: the scopes of the API token of this user. The request may do
 #: what the token allows.
 TOKEN_SCOPES = "X-Jobscribe-Scopes"
+#: Request header beside it: id of this API token and when it expires, in unix seconds.
+HOME_TOKEN = "X-Jobscribe-Token"
 #: Request header of a router: the address of its client, signed with the server secret.
 PEER = "X-Jobscribe-Peer"
 

@@ -79,16 +79,22 @@ def of_shard(settings: Settings) -> Settings:
         site_limits=_site_limits(settings),
         slots=_slots(settings, shard),
         resources=_resources(settings, shard),
-        store=dataclasses.replace(store, url=_with_schema(store.url, shard)),
+        store=dataclasses.replace(store, url=with_schema(store.url, shard.number)),
+    )
+
+
+def numbered(settings: Settings, number: int) -> Settings:
+    """Return the settings of this shard, from those of its site. Raises Refusal: badConfig."""
+    return of_shard(
+        dataclasses.replace(settings, shards=dataclasses.replace(settings.shards, number=number))
     )
 
 
 def problems(settings: Settings) -> Iterator[Refusal]:
     """Yield what prevents the division of a site's limits into shards."""
     if settings.shards.count is not None and settings.shards.number is None:
-        first = dataclasses.replace(settings.shards, number=0)
         try:
-            of_shard(dataclasses.replace(settings, shards=first))
+            numbered(settings, 0)
         except Refusal as e:
             yield e
 
@@ -132,13 +138,13 @@ def _shifted(address: str, shard: Shard) -> str:
     return f"{host}:{int(port) + shard.number}"
 
 
-def _with_schema(url: str, shard: Shard) -> str:
+def with_schema(url: str, number: int) -> str:
     """Return the address of the shard's schema, whose name ends with its number."""
     head, _, query = url.partition("?")
     words = [w for w in query.split("&") if w]
     schema = next((w for w in words if w.startswith("schema=")), "schema=jobscribe")
     rest = [w for w in words if not w.startswith("schema=")]
-    return f"{head}?{'&'.join([*rest, f'{schema}_{shard.number}'])}"
+    return f"{head}?{'&'.join([*rest, f'{schema}_{number}'])}"
 
 
 def _site_limits(settings: Settings) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from ...db.events.access_fold import ApiToken, evolve_token, fold_tokens
 from ...db.events.events import ACCESS, AccessEvent, TokenCreated, TokenRevoked
@@ -23,6 +24,26 @@ from .streams import StreamWriter
 
 #: Compared for an unknown id, so that it takes the same time as a known one.
 _NO_DIGEST = digest("")
+
+
+class HomeToken(NamedTuple):
+    """An API token of another shard, which a router has checked. expires_at: unix seconds."""
+
+    id: str
+    expires_at: float
+
+    def header(self) -> str:
+        """Return it as the header HOME_TOKEN."""
+        return f"{self.id} {self.expires_at!r}"
+
+    @classmethod
+    def of_header(cls, text: str | None) -> "HomeToken | None":
+        """Return the token of a header; None without one, as from an earlier router."""
+        id_, _, at = (text or "").partition(" ")
+        try:
+            return cls(id_, float(at)) if id_ else None
+        except ValueError:
+            return None
 
 
 class ApiTokens:
@@ -91,15 +112,18 @@ class ApiTokens:
         name: str,
         scopes: Iterable[Scope],
         expires_secs: float | None,
+        home: HomeToken | None = None,
     ) -> tuple[TokenText, ApiToken]:
-        """Return a new token with its text, which is not stored. Raises Refusal: scopeMissing and
-        badRequest beyond the rights of the token `by`, tokenLimit.
+        """Return a new token with its text, which is not stored. home: the token of `by`, if another
+        shard has it. Raises Refusal: scopeMissing and badRequest beyond the rights of the token `by`,
+        tokenLimit.
         """
         async with self._lock:
             if by.token is not None and not self.live(by.token):
                 raise Refusal("tokenRevoked", f"the API token {by.token.id} is no longer valid")
             now = self._wall()
-            event, text = self._created(by, uid, name, tuple(scopes), expires_secs, now)
+            parent = home if by.token is None else HomeToken(by.token.id, by.token.expires_at)
+            event, text = self._created(by, parent, uid, name, tuple(scopes), expires_secs, now)
             await self._writer.append(event)
             token = self._apply(event)
             assert token is not None
@@ -120,22 +144,32 @@ class ApiTokens:
                 {"advice": "'jobscribe auth token list' shows the ids"},
             )
         async with self._lock:  # no creation is under way whose token would be missed
-            now = self._wall()
             living = [t for t in (token, *self._created_by(id_)) if t.revoked_at is None]
-            events = [
-                TokenRevoked(
-                    at=now,
-                    id=t.id,
-                    by=by.name,
-                    reason=reason if t.id == id_ else f"its creator {id_} was revoked",
-                )
-                for t in living
-            ]
-            if events:
-                await self._writer.append(*events)
-            for event in events:
-                self._apply(event)
+            because = f"its creator {id_} was revoked"
+            await self._revoke(by.name, {t.id: reason if t.id == id_ else because for t in living})
             return self._tokens[id_], [self._tokens[t.id] for t in living if t.id != id_]
+
+    async def revoke_created(self, by: str, ids: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Revoke all tokens that these tokens created, directly or not; they may be those of other shards.
+        Return all of these, and the ones that were not revoked before. Repeating it is harmless.
+        """
+        async with self._lock:
+            found = {t.id: (t, id_) for id_ in ids for t in self._created_by(id_)}
+            living = {
+                t.id: f"its creator {creator} was revoked"
+                for t, creator in found.values()
+                if t.revoked_at is None
+            }
+            await self._revoke(by, living)
+            return sorted(found), sorted(living)
+
+    async def _revoke(self, by: str, reasons: dict[str, str]) -> None:
+        now = self._wall()
+        events = [TokenRevoked(at=now, id=i, by=by, reason=why) for i, why in reasons.items()]
+        if events:
+            await self._writer.append(*events)
+        for event in events:
+            self._apply(event)
 
     def _created_by(self, id_: str) -> Iterator[ApiToken]:
         """Yield the tokens that this token created, theirs, and so on."""
@@ -152,6 +186,7 @@ class ApiTokens:
     def _created(
         self,
         by: Principal,
+        parent: HomeToken | None,
         uid: str,
         name: str,
         scopes: tuple[Scope, ...],
@@ -165,14 +200,14 @@ class ApiTokens:
                 f"a token gives only scopes that it has; yours lacks {', '.join(missing)}",
             )
         expires_at = now + (DEFAULT_SECS if expires_secs is None else expires_secs)
-        if by.token is not None and expires_at > by.token.expires_at:
+        if parent is not None and expires_at > parent.expires_at:
             if expires_secs is not None:
-                left = by.token.expires_at - now
+                left = parent.expires_at - now
                 raise Refusal(
                     "badRequest",
                     f"a token gives no token that outlives it; yours expires in {left:.0f} s",
                 )
-            expires_at = by.token.expires_at
+            expires_at = parent.expires_at
         live = sum(t.live(now) for t in self._tokens.values() if t.uid == uid)
         if live >= MAX_LIVE:
             raise Refusal("tokenLimit", f"user {uid} has {live} API tokens, the maximum")
@@ -188,6 +223,6 @@ class ApiTokens:
             expires_at=expires_at,
             secret_hash=digest(text.secret),
             by=by.name,
-            parent=None if by.token is None else by.token.id,
+            parent=None if parent is None else parent.id,
         )
         return event, text

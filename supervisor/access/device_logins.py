@@ -69,12 +69,20 @@ class DeviceLogins:
         return {"begun": len(self._by_key)}
 
     def begin(
-        self, address: str, name: str, scopes: Iterable[Scope], expires_secs: float | None
+        self,
+        address: str,
+        name: str,
+        scopes: Iterable[Scope],
+        expires_secs: float | None,
+        codes: tuple[str, str] | None = None,
+        page: str | None = None,
     ) -> dict[str, Any]:
-        """Begin a login of a machine. Return both codes and where to enter one of them. Raises
-        Refusal: tooManyRequests, notFound without a page.
+        """Begin a login of a machine. Return both codes and where to enter one of them. codes: device code
+        and user code that a router made. page: that the router knows. Raises Refusal: tooManyRequests, notFound
+        without a page, badRequest for codes of another form or in use.
         """
-        if self._page is None:
+        page = self._page or page
+        if page is None:
             raise Refusal(
                 "notFound",
                 "this site has no page on which a person could approve this login",
@@ -87,10 +95,7 @@ class DeviceLogins:
         self._forget_old()
         if len(self._by_key) >= MOST:
             raise Refusal("tooManyRequests", "too many logins wait for their approval")
-        text = device_code(self._entropy(DEVICE_BYTES))
-        code = made_user_code(self._entropy(USER_BYTES))
-        while code in self._by_user_code:
-            code = made_user_code(self._entropy(USER_BYTES))
+        text, code = self._new_codes() if codes is None else self._checked(codes)
         login = DeviceLogin(
             digest(text),
             code,
@@ -104,11 +109,33 @@ class DeviceLogins:
         return {
             "deviceCode": text,
             "userCode": code,
-            "verificationUri": self._page,
-            "verificationUriComplete": f"{self._page}?code={code}",
+            "verificationUri": page,
+            "verificationUriComplete": f"{page}?code={code}",
             "expiresIn": EXPIRES_SECS,
             "interval": login.interval,
         }
+
+    def _new_codes(self) -> tuple[str, str]:
+        text = device_code(self._entropy(DEVICE_BYTES))
+        code = made_user_code(self._entropy(USER_BYTES))
+        while code in self._by_user_code:
+            code = made_user_code(self._entropy(USER_BYTES))
+        return text, code
+
+    def _checked(self, codes: tuple[str, str]) -> tuple[str, str]:
+        text, code = parse_device_code(codes[0]), user_code(codes[1])
+        if text is None or digest(text) in self._by_key or code in self._by_user_code:
+            raise Refusal("badRequest", "the codes of this login are in use, or are none")
+        return text, code
+
+    def end(self, text: str) -> None:
+        """Forget the login with this user code, which was answered in another shard. An answer given here
+        in the same moment does not count either.
+        """
+        code = user_code(text)
+        for login in list(self._by_key.values()):
+            if login.user_code == code:
+                self._forget(login)
 
     async def poll(self, address: str, text: str) -> tuple[TokenText, ApiToken] | DeviceLogin:
         """Return the API token of an approved login, once. Return the login while it waits. Raises

@@ -30,7 +30,7 @@ LogMessage = Callable[[str], None]
 
 class SupervisorSeen(NamedTuple):
     """One supervisor of a site. role: `serving`, `standby` or `away`. seen_secs_ago: its last sign.
-    clock_ahead: of the database's, in seconds.
+    clock_ahead: of the database's, in seconds. epoch, lease_ends_in: of the holder; seconds.
     """
 
     role: str
@@ -38,6 +38,8 @@ class SupervisorSeen(NamedTuple):
     pid: int
     seen_secs_ago: float
     clock_ahead: float
+    epoch: int | None = None
+    lease_ends_in: float | None = None
 
 
 class LogSize(NamedTuple):
@@ -150,7 +152,15 @@ class PostgresLog(EventLog):
         from ...db.postgres.supervisors import listed
 
         return [
-            SupervisorSeen(m.role, m.host, m.pid, m.seen_secs_ago, m.clock_ahead_secs)
+            SupervisorSeen(
+                m.role,
+                m.host,
+                m.pid,
+                m.seen_secs_ago,
+                m.clock_ahead_secs,
+                m.epoch,
+                m.lease_ends_in_secs,
+            )
             for m in listed(self._address, self._password_file)
         ]
 

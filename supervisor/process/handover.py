@@ -35,7 +35,9 @@ class Handover:
         self.begun = False
 
     async def rows(self) -> list[dict[str, Any]]:
-        """Return the supervisors of the site, the one that serves first. Raises Refusal."""
+        """Return the supervisors of the site, the one that serves first; none unless they stand by. Raises
+        Refusal.
+        """
         return [
             {
                 "name": name_of(s.host, s.pid),
@@ -44,8 +46,10 @@ class Handover:
                 "pid": s.pid,
                 "seenSecsAgo": s.seen_secs_ago,
                 "clockAheadSecs": s.clock_ahead,
+                "epoch": s.epoch,
+                "leaseEndsInSecs": s.lease_ends_in,
             }
-            for s in await self._listed()
+            for s in await self._read() or ()
         ]
 
     async def check(self, name: str) -> bool:
@@ -75,11 +79,14 @@ class Handover:
             self.begun = True
             asyncio.get_running_loop().call_later(ANSWER_SECS, self._stop)
 
-    async def _listed(self) -> list[SupervisorSeen]:
+    async def _read(self) -> list[SupervisorSeen] | None:
         try:
-            rows = await asyncio.to_thread(self._seen)
+            return await asyncio.to_thread(self._seen)
         except OSError as e:
             raise Refusal("storageUnavailable", f"the supervisors cannot be read: {e}") from None
+
+    async def _listed(self) -> list[SupervisorSeen]:
+        rows = await self._read()
         if rows is None:
             raise Refusal(
                 "badRequest",

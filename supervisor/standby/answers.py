@@ -10,6 +10,7 @@ import tornado.web
 
 from ...protocol.errors import Refusal
 from ...protocol.version import VERSION
+from ...runtime.connections import wait_page
 from ...runtime.connections.http_server import authenticated
 from ...runtime.connections.http_server import server as http_server
 from ..process.connection_limits import ConnectionGuard
@@ -53,6 +54,14 @@ class _Base(tornado.web.RequestHandler):
 
     def refuse(self, refusal: Refusal) -> None:
         self._count("refused." + refusal.code)
+        accept = self.request.headers.get("Accept", "")
+        if wait_page.is_wanted(self.request.method or "", accept, refusal.http):
+            for name, value in wait_page.headers().items():
+                self.set_header(name, value)
+            self.set_status(refusal.http)
+            self.set_header("Connection", "close")
+            self.finish(wait_page.page(refusal.sentence))
+            return
         if "retryAfterSecs" in refusal.more:
             self.set_header("Retry-After", str(round(RETRY_SECS)))
         self._send(refusal.http, refusal.body())

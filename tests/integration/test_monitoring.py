@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor_process import PYTHON_PATH, Answer, SupervisorProcess, shell, spec, until
 
+from jobscribe.router.metrics import RouterMetrics
 from jobscribe.supervisor.api.routes import ROUTES
 
 
@@ -123,6 +124,7 @@ def test_every_metric_and_alert_is_on_its_page_and_nothing_else(shared: Supervis
     root = Path(__file__).resolve().parents[2]
     page = (root / "docs/monitoring.md").read_text()
     text = asked(shared, "/metrics", token(shared)).body.decode()
+    text += RouterMetrics(2).text({0: True, 1: False})
     there = {m[0]: m[1] for m in re.findall(r"^# TYPE (jobscribe_\w+) (\w+)$", text, re.MULTILINE)}
     #: metrics of a driver that this supervisor does not use
     docker = {

@@ -21,7 +21,7 @@ import strace_calls
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 from watched_store import Disk, in_log, wait
 
-from jobscribe.db.postgres import writer
+from jobscribe.db.postgres import server_identity, writer
 from jobscribe.db.postgres.lease_protocol import LEASE_SECS, Timeline
 from jobscribe.db.store.contract import Appended
 from jobscribe.protocol.errors import Refusal
@@ -119,6 +119,34 @@ def test_a_synchronous_replica_has_what_was_acknowledged_and_no_restart_is_neede
         assert site.wait(one)["state"] == "completed"
     assert site.process is not None and site.process.poll() is None
     assert site.story(run).count("RunRequested") == site.story(run).count("RunEnded") == 1
+    # the former primary runs again and takes writes: its log is refused by name, also where it has the same events
+    site.stop()
+    servers.first.start_again()
+    done = site.command("up", "--no-web", "--port", "0", "--set", f"store.url={servers.url}")
+    said = "on timeline 1, but this site was served on timeline 2"
+    assert done.returncode == 78 and said in done.stderr, done.stderr
+    servers.first.stop()
+    site.start()
+    assert site.wait(run)["exit"]["code"] == 3
+
+
+def test_a_holder_ends_when_the_root_is_served_from_a_later_timeline(tmp_path: Path) -> None:
+    disk = Disk(postgres_server.shared_durable().url(), tmp_path)
+    with closing(disk.store):
+        assert isinstance(disk.now(1), Appended)
+        folder = next(tmp_path.rglob(server_identity.FILE)).parent
+        mine = server_identity.known(folder)
+        assert mine is not None
+        # as another supervisor records it that serves from a promoted replica
+        server_identity.record(folder, server_identity.Server(mine.system, mine.timeline + 1))
+        refused: list[Any] = []
+
+        def is_refused() -> bool:
+            refused.append(disk.now(1 + len(refused)))
+            return not isinstance(refused[-1], Appended)
+
+        wait(is_refused)
+        assert f"on timeline {mine.timeline}," in str(refused[-1]), refused[-1]
 
 
 def test_a_commit_whose_wait_for_the_replica_is_canceled_is_not_acknowledged(

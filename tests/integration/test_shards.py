@@ -6,12 +6,14 @@ import contextlib
 import hashlib
 import http.client
 import json
+import re
 import signal
+import socket
 import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,12 @@ from supervisor_fork_server import ForkedProcess
 from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
 
 from jobscribe.client import Client
+from jobscribe.db.maintenance.move import move_shard
 from jobscribe.protocol.shards import shard_of
-from jobscribe.protocol.wire.handshake import ACTOR, PEER, SIGNED_IN, TOKEN_SCOPES
+from jobscribe.protocol.wire.handshake import ACTOR, HOME_TOKEN, PEER, SIGNED_IN, TOKEN_SCOPES
+from jobscribe.runtime.store_address import parsed
+from jobscribe.service.site.shards import with_schema
+from jobscribe.web.server.development_login import uid_of
 
 pytestmark = pytest.mark.process
 
@@ -42,6 +48,8 @@ def users_of(shard: int, count: int) -> list[str]:
     return [u for u in names if shard_of(u, TOTAL) == shard][:count]
 
 
+#: Uid of a person of this name at the front end.
+CHIEF = uid_of("chief", "")
 ANN, ADAM, ADMIN = users_of(0, 3)
 BOB, GROUP_ADMIN = users_of(1, 2)
 
@@ -117,13 +125,14 @@ class Sharded:
             process.wait(30)
             assert process.stdout is not None
             process.stdout.close()
+        self._more.clear()
 
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
     roles = tmp_path_factory.mktemp("roles") / "users.yml"
     roles.write_text(
-        f"admins: [{ADMIN}]\ngroups:\n  lab:\n    admins: [{GROUP_ADMIN}]\n    members: [{ANN}, {BOB}]\n"
+        f"admins: [{ADMIN}, {CHIEF}]\ngroups:\n  lab:\n    admins: [{GROUP_ADMIN}]\n    members: [{ANN}, {BOB}]\n"
     )
     roles.chmod(0o600)
     site = SupervisorProcess(
@@ -241,9 +250,6 @@ def test_an_administrator_acts_in_another_shard_with_the_rights_of_the_token(
     assert code == 200 and said["computeJid"] == jid_of(run)
     code, refused = sharded.ask(reads, "/api/run-cancel", cancel)
     assert (code, refused["code"]) == (403, "scopeMissing"), refused
-    given = {"uid": BOB, "name": "x", "scopes": ["read"]}
-    made = sharded.token(ADMIN, "read", "control", "admin")
-    assert sharded.ask(made, "/api/token-create", given)[1]["code"] == "notSharded"
     # on record in the shard of the job, with the address of the client
     audit = sharded.ask(site.token, "/api/audit", {}, url=sharded.address(1)["url"])[1]
     rows = [e["event"] for e in audit["events"] if e["event"].get("action") == "run-status"]
@@ -261,6 +267,70 @@ def test_an_administrator_acts_in_another_shard_with_the_rights_of_the_token(
     assert site.wait(run)["state"] == "canceled"
     assert sharded.ask(boss, "/api/job-list", {"uid": ANN})[0] == 200, "a member in the other shard"
     assert sharded.ask(boss, "/api/job-list", {"uid": ADAM})[1]["code"] == "forbidden"
+
+
+def test_a_token_of_another_shard_ends_with_the_token_that_created_it(sharded: Sharded) -> None:
+    site = sharded.site
+    made = site.post("token-create", uid=ADMIN, name="t", scopes=["read", "control", "admin"])
+    boss = str(made["secret"])
+    given = {"uid": BOB, "name": "x", "scopes": ["read", "control"]}
+    code, child = sharded.ask(boss, "/api/token-create", given)
+    assert code == 200 and child["createdBy"] == ADMIN
+    assert child["expiresAt"] == pytest.approx(made["expiresAt"]), "it does not outlive its creator"
+    assert sharded.ask(child["secret"], "/api/whoami")[1]["uid"] == BOB
+    # no more rights than its creator has, and none for others without the role
+    for wrong, code in (
+        ({**given, "scopes": ["debug"]}, "scopeMissing"),
+        ({**given, "scopes": ["admin"]}, "forbidden"),
+        ({**given, "expiresSecs": 364 * 86400.0}, "badRequest"),
+    ):
+        assert sharded.ask(boss, "/api/token-create", wrong)[1]["code"] == code, wrong
+    plain, unprivileged = sharded.tokens[ANN], sharded.token(ADMIN, "read", "control")
+    for token in (plain, unprivileged):  # a role counts with the scope admin alone
+        assert sharded.ask(token, "/api/token-create", given)[1]["code"] == "forbidden"
+    forged = {HOME_TOKEN: "abcdefgh 1e12", SIGNED_IN: ADMIN, TOKEN_SCOPES: "control,admin"}
+    assert sharded.ask(plain, "/api/token-create", given, forged)[1]["code"] == "forbidden"
+    for path, body in (
+        ("created-tokens-revoke", {"ids": [made["id"]], "by": "x"}),
+        ("device-end", {"userCode": "BCDF-GHJK"}),
+    ):
+        for sender in (boss, site.token):
+            assert sharded.ask(sender, f"/api/{path}", body)[0] in (403, 501), path
+        url = sharded.address(0)["url"]
+        assert sharded.ask(boss, f"/api/{path}", body, url=url)[0] in (401, 403), path
+    code, ended = sharded.ask(boss, "/api/token-revoke", {"uid": ADMIN, "id": made["id"]})
+    assert code == 200 and ended["alsoRevoked"] == [child["id"]], ended
+    assert sharded.ask(child["secret"], "/api/whoami")[1]["code"] == "tokenRevoked"
+
+
+@pytest.mark.parametrize("uid", (ANN, BOB))
+def test_a_machine_gets_a_token_by_code_in_the_shard_of_its_user(
+    sharded: Sharded, uid: str
+) -> None:
+    site = sharded.site
+
+    def poll(begun: dict[str, Any]) -> dict[str, Any]:
+        return posted("device-token", {"Authorization": f"Bearer {begun['deviceCode']}"})
+
+    def posted(path: str, headers: dict[str, str]) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(site.ask("POST", f"/api/{path}", b"", headers).body)
+        return answer
+
+    begun = posted("device-start?name=laptop&scope=read", {})
+    assert begun["userCode"] in begun["verificationUriComplete"]
+    assert poll(begun)["state"] == "authorizationPending"
+    shown = site.post("device-show", uid=uid, userCode=begun["userCode"])
+    assert (shown["name"], shown["scopes"], shown["address"]) == ("laptop", ["read"], "127.0.0.1")
+    site.post("device-answer", uid=uid, userCode=begun["userCode"], approve=True)
+    for other in (ANN, BOB):  # it is answered once in the whole site
+        body = {"uid": other, "userCode": begun["userCode"], "approve": True}
+        assert sharded.ask(site.token, "/api/device-answer", body)[1]["code"] == "deviceCodeUnknown"
+    got = poll(begun)
+    assert sharded.ask(got["secret"], "/api/whoami")[1]["uid"] == uid
+    assert poll(begun)["code"] == "deviceCodeUnknown"
+    begun = posted("device-start?name=laptop&scope=read", {})
+    site.post("device-answer", uid=uid, userCode=begun["userCode"], approve=False)
+    assert poll(begun)["code"] == "deviceDenied"
 
 
 def test_requests_about_all_users_have_the_answers_of_all_shards(sharded: Sharded) -> None:
@@ -304,11 +374,25 @@ def test_requests_about_all_users_have_the_answers_of_all_shards(sharded: Sharde
     assert {ANN, BOB, ADMIN, GROUP_ADMIN} <= {u["uid"] for u in users}
     code, text = sharded.ask(site.token, "/metrics")
     assert code == 200 and b'jobscribe_shard_up{shard="1"} 1' in text
+    assert re.search(rb'router_requests_total{result="ok",shard="all"} [1-9]', text)
+    assert re.search(rb'router_request_duration_seconds_count{shard="1"} [1-9]', text)
     code, health = sharded.ask(site.token, "/health")
     assert code == 200 and "missing" not in health
+    # the list of OpenPAI: pages of all users, and of users in both shards
+    code, jobs = sharded.ask(site.token, "/api/v2/jobs?withTotalCount=true&order=jobName,ASC")
+    names = [j["name"] for j in jobs["data"]]
+    assert code == 200 and jobs["totalCount"] == len(names) >= 3 and names == sorted(names)
+    paged: list[str] = []
+    for offset in range(len(names)):
+        path = f"/api/v2/jobs?order=jobName,ASC&limit=1&offset={offset}"
+        paged += [j["name"] for j in sharded.ask(site.token, path)[1]]
+    assert paged == names
+    for version in ("v1", "v2"):
+        code, jobs = sharded.ask(site.token, f"/api/{version}/jobs?username={ANN},{BOB}")
+        assert code == 200 and {j["username"] for j in jobs} == {ANN, BOB}
     # what has no rule is refused by name
-    code, refused = sharded.ask(site.token, "/api/v2/jobs")
-    assert code == 501 and "several shards" in refused["message"]
+    code, refused = sharded.ask(site.token, "/api/log-exchange", {})
+    assert (code, refused["code"]) == (501, "notSharded")
 
 
 def test_people_of_both_shards_use_the_front_end(sharded: Sharded) -> None:
@@ -345,6 +429,54 @@ def test_people_of_both_shards_use_the_front_end(sharded: Sharded) -> None:
         if len(shards) == TOTAL:
             break
     assert shards == set(range(TOTAL))
+
+
+def test_a_browser_pages_through_the_lists_of_all_shards(sharded: Sharded) -> None:
+    """A browser has doubles for numbers, so a number over 2^53 would skip or repeat entries."""
+    site, reads = sharded.site, sharded.token(ADMIN, "read", "admin")
+    for uid in (ANN, ADAM, BOB, GROUP_ADMIN):
+        assert sharded.ask(reads, "/api/job-list", {"uid": uid})[0] == 200
+
+    def every(post: Callable[[dict[str, Any]], str], rows: str, first: dict[str, Any]) -> list[Any]:
+        found, page = list[Any](), first
+        while True:
+            got = json.loads(post({**page, "limit": 1}), parse_int=lambda d: int(float(d)))
+            found += got[rows]
+            if got["cursor"] is None:
+                return found
+            page = {**first, "cursor": got["cursor"]}
+
+    with requests.Session() as session:
+        session.post(site.front + "/sign-in", json={"name": "chief"}, timeout=20)
+        url = site.front + "/page-data/site/audit"
+        found = every(
+            lambda body: session.post(url, json=body, timeout=20).text, "events", {"before": 0}
+        )
+        # the page Operations
+        url = site.front + "/page-data/site/site-supervisors"
+        listed = session.post(url, json={}, timeout=20).json()
+        for shard in range(TOTAL):
+            rows = listed["shards"][str(shard)]["supervisors"]
+            serving = next(s for s in rows if s["role"] == "serving")
+            assert serving["pid"] == sharded.address(shard)["pid"]
+            assert serving["epoch"] >= 1 and serving["leaseEndsInSecs"] > 0
+    events = [(e["event"]["at"], e["event"].get("subject")) for e in found]
+    whole = site.post("audit", before=0, limit=1000)["events"]
+    assert [e["event"] for e in found] == [e["event"] for e in whole]
+    assert events == sorted(events, key=lambda e: -e[0])
+    assert {shard_of(str(subject), TOTAL) for _, subject in events} == {0, 1}
+    jobs = every(lambda body: json.dumps(site.post("job-list", **body)), "jobs", {})
+    assert [j["jid"] for j in jobs] == [j["jid"] for j in site.post("job-list", limit=1000)["jobs"]]
+    code, refused = sharded.ask(site.token, "/api/audit", {"cursor": "7"})
+    assert (code, refused["code"]) == (400, "badRequest")
+    # a supervisor alone has texts, too
+    url = sharded.address(0)["url"]
+    code, got = sharded.ask(site.token, "/api/audit", {"limit": 1}, url=url)
+    code, after = sharded.ask(
+        site.token, "/api/audit", {"limit": 1, "cursor": got["cursor"]}, url=url
+    )
+    same = sharded.ask(site.token, "/api/audit", {"limit": 1, "after": got["next"]}, url=url)[1]
+    assert code == 200 and after == same and got["cursor"] == str(got["next"])
 
 
 def test_events_of_all_users_are_resumed_in_each_shard(sharded: Sharded) -> None:
@@ -419,6 +551,43 @@ class Asking:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(60)
+
+
+def test_a_supervisor_is_listed_and_drained_by_its_name_alone(sharded: Sharded) -> None:
+    site = sharded.site
+    process, _ = sharded.start("supervisor", "--shard", "1")
+    sets = [a for s in site._sets for a in ("--set", s)]
+
+    def shards() -> dict[int, Any]:
+        listed = json.loads(site.command("--json", "supervisors", *sets).stdout)
+        assert {m["shard"] for m in listed["supervisors"]} == {0, 1}
+        return {row["shard"]: row for row in listed["shards"]}
+
+    host = socket.gethostname()
+    standby = f"{host}:{process.pid}"
+    found = until(
+        lambda: (rows := shards())[1]["standbys"] == [standby] and rows, "the standby is listed"
+    )
+    for shard, row in found.items():
+        address = sharded.address(shard)
+        assert row["owner"] == f"{host}:{address['pid']}"
+        assert row["addresses"]["api"] == address["url"]
+        assert row["epoch"] >= 1 and row["leaseEndsInSecs"] > 0
+    assert (found[0]["standbys"], found[0]["lagSecs"]) == ([], None) and found[1]["lagSecs"] >= 0
+    table = site.command("supervisors", *sets).stdout
+    assert table.startswith("SHARD") and f"{standby}" in table and "none" in table, table
+    one = json.loads(site.command("--json", "supervisors", "--shard", "0", *sets).stdout)
+    assert [m["role"] for m in one["supervisors"]] == ["serving"]
+    # its name says which shard hands over; a name that both shards have is refused
+    refused = site.command("drain", "supervisor", host)
+    assert refused.returncode == 125 and "of shard 0" in refused.stderr, refused.stderr
+    refused = site.command("drain", "supervisor", "nobody:1")
+    assert refused.returncode == 125 and "has the name" in refused.stderr, refused.stderr
+    done = site.command("drain", "supervisor", found[1]["owner"])
+    assert done.returncode == 0 and "hands over" in done.stderr, done.stderr
+    until(lambda: shards()[1]["owner"] == standby, "the standby serves", DEADLINE_SECS)
+    assert shards()[0]["owner"] == found[0]["owner"]
+    assert sharded.ask(sharded.tokens[BOB], "/api/job-list", {})[0] in (200, 503)
 
 
 def test_users_of_one_shard_notice_nothing_of_the_death_of_another_supervisor(
@@ -551,10 +720,43 @@ def test_a_root_with_shards_is_not_used_without_them(sharded: Sharded) -> None:
     for words in (("up",), ("up", "--no-web")):
         done = sharded.site.command(*words, "--port", "0")
         assert done.returncode == 78 and "shards.count" in done.stderr, done.stderr
-    done = sharded.site.command("db", "check")
-    assert done.returncode == 125 and "shards/0" in done.stderr, done.stderr
+    for words in (("db", "compact"), ("db", "backup", "x"), ("db", "repair")):
+        done = sharded.site.command(*words)
+        assert done.returncode == 125 and "shards/0" in done.stderr, (words, done.stderr)
     done = sharded.site.command("--root", str(sharded.root(1)), "db", "check")
     assert done.returncode == 0, done.stderr
+
+
+def test_commands_read_the_logs_of_all_shards(sharded: Sharded) -> None:
+    site = sharded.site
+    runs = {uid: shell("exit 0", uid) for uid in (ANN, BOB)}
+    for run in runs.values():
+        site.finished(run)
+    checked = json.loads(site.command("--json", "db", "check").stdout)
+    assert checked["ok"] and set(checked["shards"]) == {"0", "1"}
+    lines = site.command("db", "check", "--shard", "1").stdout.splitlines()
+    assert lines and all(line.startswith("shard 1: ") for line in lines)
+    for uid, run in runs.items():
+        told = json.loads(site.command("--json", "db", "story", jid_of(run)).stdout)
+        assert told["stream"] == f"job/{jid_of(run)}"
+        other = str(1 - shard_of(uid, TOTAL))
+        refused = site.command("db", "story", jid_of(run), "--shard", other)
+        assert refused.returncode != 0 and "no events" in refused.stderr
+    last = json.loads(site.command("--json", "db", "story", "last").stdout)
+    assert last["stream"] == f"job/{jid_of(runs[BOB])}"
+    events = [json.loads(line) for line in site.command("db", "export").stdout.splitlines()]
+    for uid, run in runs.items():
+        streams = {e["shard"] for e in events if e["stream"] == f"job/{jid_of(run)}"}
+        assert streams == {shard_of(uid, TOTAL)}
+    for words, said in (
+        (("export", "--after", "3"), "--shard K"),
+        (("story", "system"), "--shard K"),
+        (("check", "--shard", "7"), "no shard 7"),
+        (("move", "--to-file"), "cannot move into files"),
+        (("rebuild",), "in use"),
+    ):
+        refused = site.command("db", *words)
+        assert refused.returncode == 125 and said in refused.stderr, (words, refused.stderr)
 
 
 def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
@@ -568,9 +770,63 @@ def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
     assert (code, health["state"]) == (200, "failing") and "--shard 1" in str(health["reasons"])
     code, refused = sharded.ask(sharded.tokens[BOB], "/api/job-list", {})
     assert (code, refused["code"], refused["missing"]) == (503, "noSupervisor", [1])
+    # a browser gets a page that loads itself again
+    headers = {"Accept": "text/html", "Authorization": "Bearer " + sharded.tokens[BOB]}
+    shown = site.ask("GET", f"/api/lib-files?uid={BOB}&simulationType=myapp", headers=headers)
+    assert (shown.code, shown.headers["Retry-After"]) == (503, "2")
+    assert shown.headers["Content-Type"].startswith("text/html")
+    assert b"No supervisor serves shard 1" in shown.body and b'http-equiv="refresh"' in shown.body
+    text = sharded.ask(site.token, "/metrics")[1]
+    assert b'jobscribe_shard_up{shard="1"} 0' in text and b'jobscribe_shard_up{shard="0"} 1' in text
+    assert re.search(rb'router_requests_total{result="noSupervisor",shard="1"} [1-9]', text)
     assert sharded.ask(sharded.tokens[ANN], "/api/job-list", {})[0] == 200
     until(  # `up` starts the supervisor again
         lambda: "missing" not in sharded.ask(site.token, "/api/site-drains")[1],
         "the shard is served again",
         DEADLINE_SECS,
     )
+
+
+def test_a_site_with_shards_moves_to_another_database(sharded: Sharded) -> None:
+    site = sharded.site
+    run = shell("exit 6", BOB)
+    site.finished(run)
+    before = {
+        k: sharded.ask(site.token, "/api/job-list", {"uid": u}) for k, u in ((0, ANN), (1, BOB))
+    }
+    target = postgres_server.shared_durable().url()
+    busy = site.command("db", "move", target)
+    assert busy.returncode == 125, busy.stderr
+    sharded.end()  # standbys of other tests would serve
+    site.stop()
+    rebuilt = site.command("--json", "db", "rebuild")
+    assert rebuilt.returncode == 0 and set(json.loads(rebuilt.stdout)["shards"]) == {"0", "1"}
+    # a move that was interrupted between the databases continues
+    note = sharded.root(1) / "db/moving-shard.json"
+
+    def interrupted(at: str) -> None:
+        raise InterruptedError(at)
+
+    to = parsed(with_schema(target, 1))
+    with pytest.raises(InterruptedError):
+        move_shard(sharded.root(1), 1, to, None, lambda: None, point=interrupted)
+    assert note.exists()
+    refused = site.command(
+        "supervisor", "--shard", "1", "--port", "0", *(a for s in site._sets for a in ("--set", s))
+    )
+    assert refused.returncode == 78 and "store.url" in refused.stderr, refused.stderr
+    # one shard, then all: what has moved stays
+    for words, said in ((("--shard", "1"), "shard 1: "), ((), "shard 1: its log is there already")):
+        done = site.command("db", "move", target, *words)
+        assert done.returncode == 0 and said in done.stdout, done.stderr
+    assert not note.exists()
+    checked = json.loads(site.command("--json", "db", "check").stdout)
+    assert checked["ok"], checked
+    site._sets = (f"store.url={target}", *(s for s in site._sets if not s.startswith("store.url")))
+    site.start()
+    after = {
+        k: sharded.ask(site.token, "/api/job-list", {"uid": u}) for k, u in ((0, ANN), (1, BOB))
+    }
+    assert [j["jid"] for j in after[1][1]["jobs"]] == [j["jid"] for j in before[1][1]["jobs"]]
+    assert [j["jid"] for j in after[0][1]["jobs"]] == [j["jid"] for j in before[0][1]["jobs"]]
+    assert site.finished(shell("exit 2", BOB))["exit"]["code"] == 2

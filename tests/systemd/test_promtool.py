@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from supervisor_process import SupervisorProcess, ended, shell, spec, until
 
+from jobscribe.router.metrics import RouterMetrics
+
 ROOT = Path(__file__).resolve().parents[2]
 MONITORING = ROOT / "etc/monitoring"
 ENGINE = ROOT / "etc/engines/unpacked.sh"
@@ -24,6 +26,8 @@ ENGINE = ROOT / "etc/engines/unpacked.sh"
 _ENDS = re.compile(r"_(bucket|count|sum)$")
 #: Families that exist only with the driver that exports them.
 DRIVERS = {"jobscribe_docker_api_seconds", "jobscribe_docker_api_errors_total"}
+#: Metrics that a router adds to those of its shards.
+ROUTER = RouterMetrics(2).text({0: True, 1: False})
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +82,7 @@ def test_the_metrics_are_as_prometheus_wants_them(
     programs: Path, scraped: SupervisorProcess
 ) -> None:
     text = text_of(scraped)
-    done = promtool(programs, "check", "metrics", input=text)
+    done = promtool(programs, "check", "metrics", input=text + ROUTER)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     wrong = promtool(
         programs,
@@ -156,7 +160,7 @@ def test_the_dashboard_asks_for_what_there_is(
     (tmp_path / "board.yml").write_text(json.dumps({"groups": [{"name": "board", "rules": rules}]}))
     done = promtool(programs, "check", "rules", "board.yml", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    there = set(families(text_of(scraped))) | DRIVERS
+    there = set(families(text_of(scraped) + ROUTER)) | DRIVERS
     alerts = re.findall(
         r"^        expr: (.*)$", (MONITORING / "alerts.yml").read_text(), re.MULTILINE
     )

@@ -173,6 +173,7 @@ ABOUT_ONESELF = {
     "siteUsersSitePage",
     "siteTokensSitePage",
     "tokenRevokeSitePage",
+    "siteSupervisorsSitePage",
     "siteConfigurationSitePage",
     "retentionSitePage",
     "retentionSweepSitePage",

@@ -180,6 +180,7 @@ PAGES = (
         "site-drain", site_requests.DrainChange, "Begin or end a drain of a host or the site"
     ),
     _site_data("site-drains", None, "Drains of hosts and of the site"),
+    _site_data("site-supervisors", None, "Supervisors with their leases and standbys"),
     _site_data("site-load", None, "What the supervisor does now"),
     _site_data("site-users", None, "Users with roles, tokens and active runs"),
     _site_data("site-tokens", site_requests.TokenFilter, "API tokens of all users"),

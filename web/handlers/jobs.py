@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ...client.api.requests import page_of
-from ...protocol.api import requests
+from ...protocol.api import cursors, requests
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ...service import tickets
@@ -38,9 +38,12 @@ def _administrator(v: RequestContext) -> None:
 
 def _jobs(v: RequestContext, uid: str | None) -> schemas.JobsReply:
     body = v.body(schemas.Jobs)
-    request = requests.JobList(uid=uid, active=body.active, before=body.before, limit=body.limit)
+    request = requests.JobList(
+        uid=uid, active=body.active, before=body.before, limit=body.limit, cursor=body.cursor
+    )
     page = page_of(v.upstream.post("job-list", request))
-    return schemas.JobsReply(jobs=[_row(r) for r in page.jobs], next=page.next)
+    cursor = page.cursor if page.cursor is not msgspec.UNSET else cursors.text(page.next)
+    return schemas.JobsReply(jobs=[_row(r) for r in page.jobs], next=page.next, cursor=cursor)
 
 
 def _row(row: dict[str, Any]) -> schemas.JobRow:

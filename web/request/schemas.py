@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ...protocol.api.requests import Hash, KnownSerial
+from ...protocol.api.requests import Cursor, Hash, KnownSerial
 from ...protocol.clusters.batch import ClusterName
 from ...protocol.ids import ComputeJid, ComputeModel, ReqId, Sid, SimulationType, Uid
 from ...protocol.jobs.status import Status
@@ -92,12 +92,13 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Filter of a list of jobs. active: pending or running jobs, or (false) the others; null for
-    both. before: `next` of the previous page.
+    both. before: `next` of the previous page. cursor: in its place, `cursor` of the previous page.
     """
 
     active: bool | None = True
     before: KnownSerial | None = None
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    cursor: Cursor | msgspec.UnsetType = msgspec.UNSET
 
 
 class Ping(msgspec.Struct, frozen=True, kw_only=True):
@@ -369,10 +370,13 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class JobsReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Newest change first. next: `before` of the next page; null at the end."""
+    """Newest change first. next: `before` of the next page; null at the end. cursor: the same as a text,
+    which is exact for sites with shards, whose `next` exceeds 2^53.
+    """
 
     jobs: list[JobRow]
     next: int | None = None
+    cursor: str | None = None
 
 
 class OkReply(msgspec.Struct, frozen=True, kw_only=True):

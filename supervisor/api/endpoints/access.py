@@ -11,9 +11,13 @@ import msgspec
 
 from ....db.events.access_fold import ApiToken
 from ....db.records.event_text import data
+from ....protocol.api import cursors
 from ....protocol.api.requests import (
     AuditPage,
+    CreatedTokensRevoke,
     DeviceAnswer,
+    DeviceBegin,
+    DeviceEnd,
     DeviceShow,
     DeviceStart,
     TokenCreate,
@@ -22,6 +26,8 @@ from ....protocol.api.requests import (
 )
 from ....protocol.api.tokens import LIVE
 from ....protocol.errors import Refusal
+from ....protocol.wire.handshake import HOME_TOKEN
+from ...access.api_tokens import HomeToken
 from ...access.authentication import Access
 from ...access.device_logins import DeviceLogin, DeviceLogins
 from ...access.principal import Principal
@@ -57,16 +63,21 @@ async def token_create(h: Handler) -> Any:
     h.log_call("tokenCreate", request.uid, request.uid)
     access = h.services.access
     access.check_shard(request.uid)
-    if h.principal.limited:
+    home = HomeToken.of_header(h.request.headers.get(HOME_TOKEN)) if h.principal.limited else None
+    if h.principal.limited and home is None:
         raise Refusal(
             "notSharded",
-            f"the API token of {h.principal.uid} is in another shard of the site than user {request.uid}, and could"
-            " not be revoked together with a token that it creates there: let the user create it, or send the"
-            " request with the server secret",
+            f"the API token of {h.principal.uid} is in another shard of the site than user {request.uid}, and its"
+            " router does not name it: restart the router with this version of jobscribe",
         )
     check_admin_scope(access, request.uid, request.scopes)
     text, token = await access.tokens.create(
-        h.principal, request.uid, request.name, dict.fromkeys(request.scopes), request.expires_secs
+        h.principal,
+        request.uid,
+        request.name,
+        dict.fromkeys(request.scopes),
+        request.expires_secs,
+        home,
     )
     return {"state": "ok", "secret": str(text), **token_row(h, token)}
 
@@ -97,21 +108,62 @@ async def token_revoke(h: Handler) -> Any:
     return {"state": "ok", **token_row(h, token), "alsoRevoked": [t.id for t in others]}
 
 
+async def created_tokens_revoke(h: Handler) -> Any:
+    """Revoke what tokens created, for a router: tokens of one shard create tokens in others."""
+    check_router(h)
+    request: CreatedTokensRevoke = h.parsed(CreatedTokensRevoke)
+    h.log_call("createdTokensRevoke", ",".join(request.ids[:5]), request.by)
+    found, revoked = await h.services.access.tokens.revoke_created(request.by, request.ids)
+    return {"state": "ok", "ids": found, "revoked": revoked}
+
+
+def check_router(h: Handler) -> None:
+    """Raise Refusal("forbidden") for a sender without the server secret."""
+    if h.principal.role != "operator":
+        raise Refusal("forbidden", "only a router of the site, with the server secret, may do this")
+
+
+async def device_begin(h: Handler) -> Any:
+    """Begin the login of a machine with the codes of a router."""
+    check_router(h)
+    request: DeviceBegin = h.parsed(DeviceBegin)
+    begun = _logins(h).begin(
+        _peer(h),
+        request.name,
+        dict.fromkeys(request.scopes),
+        request.expires_secs,
+        (request.device_code, request.user_code),
+        request.page,
+    )
+    return {"state": "ok", **begun}
+
+
+async def device_end(h: Handler) -> Any:
+    """Forget the login of a machine that was answered in another shard."""
+    check_router(h)
+    _logins(h).end(h.parsed(DeviceEnd).user_code)
+    return {"state": "ok"}
+
+
 async def device_start(h: Handler) -> Any:
     """Begin the login of a machine, which a person approves in a browser."""
-    lifetime = h.argument("expiresSecs")
-    try:
-        secs = None if lifetime is None else float(lifetime)
-    except ValueError:
-        raise Refusal("badRequest", "expiresSecs must be a number of seconds") from None
-    given = {"name": h.argument("name"), "scopes": h.arguments("scope"), "expiresSecs": secs}
-    request = parse_body(msgspec.json.encode(given), DeviceStart)
+    request = device_request(h.argument("name"), h.arguments("scope"), h.argument("expiresSecs"))
     return {
         "state": "ok",
         **_logins(h).begin(
             _peer(h), request.name, dict.fromkeys(request.scopes), request.expires_secs
         ),
     }
+
+
+def device_request(name: str | None, scopes: list[str], lifetime: str | None) -> DeviceStart:
+    """Return the request with these query arguments. Raises Refusal("badRequest")."""
+    try:
+        secs = None if lifetime is None else float(lifetime)
+    except ValueError:
+        raise Refusal("badRequest", "expiresSecs must be a number of seconds") from None
+    given = {"name": name, "scopes": scopes, "expiresSecs": secs}
+    return parse_body(msgspec.json.encode(given), DeviceStart)
 
 
 async def device_token(h: Handler) -> Any:
@@ -144,6 +196,12 @@ async def device_answer(h: Handler) -> Any:
     login = logins.find(request.uid, request.user_code)
     if request.approve:
         check_admin_scope(h.services.access, request.uid, login.scopes)
+        if h.principal.limited:
+            raise Refusal(
+                "notSharded",
+                f"the API token of {h.principal.uid} is in another shard of the site than user {request.uid}: let"
+                " the user approve the login in a browser",
+            )
     h.log_call("deviceApprove" if request.approve else "deviceDeny", login.name, request.uid)
     by = h.principal
     if by.uid is None:  # a front end, for the person who is signed in there
@@ -155,10 +213,14 @@ async def device_answer(h: Handler) -> Any:
 async def audit(h: Handler) -> Any:
     request: AuditPage = h.parsed(AuditPage)
     before = None if request.before is msgspec.UNSET else request.before
+    start = request.after
+    if isinstance(request.cursor, str):
+        at = cursors.position(request.cursor)
+        start, before = (at, None) if before is None else (0, at)
     found, after = h.services.access.audit.page(
-        request.after, request.limit, request.since_secs, request.actor, before
+        start, request.limit, request.since_secs, request.actor, before
     )
-    return {"state": "ok", "events": data(found), "next": after}
+    return {"state": "ok", "events": data(found), "next": after, "cursor": cursors.text(after)}
 
 
 def token_row(h: Handler, token: ApiToken) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from ....db.events.events import RunPurged, TaskEnded, TaskHeld, job_stream
 from ....db.events.job_fold import without_quotes
 from ....db.records.event_text import story
 from ....db.store.contract import IndexRow, Stored
+from ....protocol.api import cursors
 from ....protocol.api.requests import (
     JobCore,
     JobList,
@@ -92,6 +93,8 @@ async def job_tasks(h: Handler) -> Any:
 
 async def job_list(h: Handler) -> Any:
     request: JobList = h.parsed(JobList)
+    if isinstance(request.cursor, str):
+        request = msgspec.structs.replace(request, before=cursors.position(request.cursor))
     tags: dict[str, Any] = {}
     if isinstance(request.tags, tuple):
         found = await tagged_jobs(h.runs.engine, request, request.tags)
@@ -104,7 +107,8 @@ async def job_list(h: Handler) -> Any:
         more = _summary(h, row) if request.commands is True else {}
         more |= {"tags": tags[row.jid]} if row.jid in tags else {}
         jobs.append({**msgspec.to_builtins(row), "state": row.status, **more})
-    return {"jobs": jobs, "next": rows[-1].position if len(rows) == request.limit else None}
+    after = rows[-1].position if len(rows) == request.limit else None
+    return {"jobs": jobs, "next": after, "cursor": cursors.text(after)}
 
 
 def _summary(h: Handler, row: IndexRow) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Endpoints of `/api/v2`."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -12,27 +12,14 @@ from ....protocol.api.requests import JobLog
 from ....protocol.errors import Refusal
 from ..transport.request_handler import Handler
 from . import documents, jobs, words
+from .job_pages import job_page
 from .version1 import log_address, usernames
 
-_LIMIT, _MAX_LIMIT = 5_000, 50_000
 #: Bytes of a log with `tail-mode`, and without it.
 _TAIL, _WHOLE = 16 * 1024, 512 * 1024
 _STREAMS = ("stdout", "stderr")
 #: words in the types of events that are warnings
 _WARNINGS = ("Refused", "Lost", "Failed", "Stop", "Held", "Retry", "Disconnected", "Noticed")
-#: field of `order` -> key of a row
-_ORDER = {
-    "jobName": "name",
-    "submissionTime": "submissionTime",
-    "username": "username",
-    "vc": "virtualCluster",
-    "retries": "retries",
-    "totalTaskNumber": "totalTaskNumber",
-    "totalGpuNumber": "totalGpuNumber",
-    "state": "state",
-    "completionTime": "completedTime",
-    "jobPriority": "jobPriority",
-}
 
 
 async def create(h: Handler) -> Any:
@@ -47,46 +34,13 @@ async def create(h: Handler) -> Any:
 
 async def job_list(h: Handler) -> Any:
     """Return jobs, filtered and in pages."""
-    chosen, page = _filter(h), _page(h)
+    chosen, page = _filter(h), job_page(h.argument)
     rows = [
         row
         async for job, run in jobs.listed(h, usernames(h))
         if chosen(row := documents.row2(job, run))
     ]
-    key = _ORDER.get(page.field, "submissionTime")
-    rows.sort(key=lambda r: (r[key] is not None, r[key]), reverse=page.descending)
-    part = rows[page.offset : page.offset + page.limit]
-    return {"totalCount": len(rows), "data": part} if page.total else part
-
-
-class _Page(NamedTuple):
-    offset: int
-    limit: int
-    field: str
-    descending: bool
-    total: bool
-
-
-def _page(h: Handler) -> _Page:
-    field, _, way = (h.argument("order") or "submissionTime,DESC").partition(",")
-    if field not in _ORDER or way not in ("ASC", "DESC"):
-        field, way = "submissionTime", "DESC"
-    return _Page(
-        _number(h, "offset", 0, 2**53),
-        _number(h, "limit", _LIMIT, _MAX_LIMIT),
-        field,
-        way == "DESC",
-        h.argument("withTotalCount") == "true",
-    )
-
-
-def _number(h: Handler, name: str, default: int, most: int) -> int:
-    text = h.argument(name)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and int(text) <= most):
-        raise Refusal("badRequest", f"{name} must be a number up to {most}; got {ascii(text)[:40]}")
-    return int(text)
+    return page.answer(rows, len(rows))
 
 
 def _filter(h: Handler) -> Callable[[dict[str, Any]], bool]:

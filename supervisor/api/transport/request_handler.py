@@ -21,6 +21,7 @@ from ....protocol.errors import Refusal
 from ....protocol.ids import short_op
 from ....protocol.redaction import REDACTED
 from ....protocol.wire.handshake import ACTOR, FRONT_END, PEER, SIGNED_IN, TOKEN_SCOPES
+from ....runtime.connections import wait_page
 from ....runtime.connections.http_server import answer_unread, authenticated
 from ....runtime.log.logger import Log
 from ....service.settings.loader import Row
@@ -329,6 +330,13 @@ class Handler(tornado.web.RequestHandler):
         self._count(refusal)
         if "retryAfterSecs" in refusal.more:
             self.set_header("Retry-After", str(refusal.more["retryAfterSecs"]))
+        accept = self.request.headers.get("Accept", "")
+        if wait_page.is_wanted(self.request.method or "", accept, refusal.http):
+            self.set_status(refusal.http)
+            for name, value in wait_page.headers().items():
+                self.set_header(name, value)
+            self.finish(wait_page.page(refusal.sentence))
+            return
         self._json(refusal.http, self.route.errors(refusal))
 
     def _count(self, refusal: Refusal) -> None:

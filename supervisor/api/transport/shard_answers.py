@@ -34,7 +34,8 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     """Pages of a list of rows, each shard's in an order of its own. rows: the field with the list.
     cursor: the field of the request that continues after a page. next_of: returns the cursor after a
     row of one shard, from the row and the request. order: of rows of different shards. start: the cursor of
-    a first page. most: rows of a page without `limit`.
+    a first page. most: rows of a page without `limit`. texts: beside the numbers `next` and this field,
+    there is a text `cursor` for both; else they are texts.
     """
 
     rows: str
@@ -43,6 +44,7 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     order: Callable[[Row, Row], Any]
     start: Any = None
     most: int = 100
+    texts: bool = True
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,10 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     order: Order
 
 
+class Numbered(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer is a part of a sorted list, whose begin is a number: `/api/v2/jobs` of OpenPAI."""
+
+
 class Text(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics in the format of Prometheus: each sample gets the label `shard`."""
 
@@ -93,13 +99,21 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["log", "page", "lines"]
 
 
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """The request concerns the supervisor that it names, and goes to the shard which has this one. path: of the
+    list of each shard's supervisors.
+    """
+
+    path: str
+
+
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
     """There is no answer for several shards. remedy: what to do instead."""
 
     remedy: str
 
 
-Rule = Merge | Pages | One | Listed | Text | Health | Split | Stream | Refused
+Rule = Merge | Pages | One | Listed | Numbered | Text | Health | Split | Stream | Named | Refused
 
 _STATES = ("ok", "degraded", "failing")
 

@@ -6,6 +6,8 @@ from .shard_answers import (
     Health,
     Listed,
     Merge,
+    Named,
+    Numbered,
     One,
     Pages,
     Refused,
@@ -67,6 +69,7 @@ JOB_SEARCH = Pages(
     start="",
     order=_search_order,
     most=50,
+    texts=False,
 )
 AUDIT = Pages(
     rows="events",
@@ -141,8 +144,8 @@ TOKENS = Merge(
     sums=("total",),
 )
 EACH = Merge(each=True)
-SUPERVISORS = Merge(rows={"supervisors": Rows()})
-HANDOVER = Refused(remedy="name its shard: 'jobscribe supervisors drain NAME --root ROOT/shards/K'")
+SUPERVISORS = Merge(rows={"supervisors": Rows()}, each=True)
+HANDOVER = Named(path="/api/site-supervisors")
 TARGETS = Merge(rows={"targets": Rows(by=("name",), sums=("*",))})
 RETENTION = Merge(sums=("total",), each=True)
 SWEEP = Merge(sums=("report",), each=True)
@@ -154,5 +157,6 @@ LOG = Stream(kind="log")
 PAGE = Stream(kind="page")
 LINES = Stream(kind="lines")
 PAI_JOBS = Listed(order=lambda row: -row["createdTime"])
-PAI_JOBS2 = Refused(remedy="name the users of one shard (username=)")
+PAI_JOBS2 = Numbered()
+ROUTERS = Refused(remedy="routers alone send this request to shards")
 EXCHANGE = Refused(remedy="compact each shard: 'jobscribe db compact --root ROOT/shards/K'")

@@ -14,6 +14,7 @@ from certificate_authority import Authority
 from tornado.httputil import HTTPHeaders
 
 from jobscribe.router.forwarding import Parts, ask, to_shard
+from jobscribe.router.metrics import RouterMetrics
 from jobscribe.router.shard_addresses import ShardAddresses
 from jobscribe.router.upstream import Collector, Lost, Message, Unreached, Upstream
 from jobscribe.service.settings.loader import load
@@ -72,7 +73,7 @@ def parts(*addresses: str) -> Parts:
         env={},
     )
     none: Any = None
-    return Parts(none, none, ShardAddresses(settings), Upstream(), none, none)
+    return Parts(none, none, ShardAddresses(settings), Upstream(), none, none, RouterMetrics(1))
 
 
 def closed_address() -> str:
@@ -94,6 +95,7 @@ async def test_the_next_address_is_used_if_one_refuses_or_stands_by(
     assert supervisors["serves"].requests == [("/x", b"{}")]
     # it is asked first from now on
     await sent(p, "/y")
+    assert 'router_retries_total{shard="0"} 2.0' in p.metrics.text({})
     assert len(supervisors["standby"].requests) == 1 and len(supervisors["serves"].requests) == 2
 
 

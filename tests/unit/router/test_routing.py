@@ -3,11 +3,18 @@
 import pytest
 from tornado.httputil import HTTPHeaders
 
-from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.shards import shard_of
-from jobscribe.protocol.wire.handshake import ACTOR, FRONT_END, PEER, SIGNED_IN, TOKEN_SCOPES
+from jobscribe.protocol.wire.handshake import (
+    ACTOR,
+    FRONT_END,
+    HOME_TOKEN,
+    PEER,
+    SIGNED_IN,
+    TOKEN_SCOPES,
+)
 from jobscribe.router.routing import Aim, Table, aim, headers_for
 from jobscribe.router.senders import Sender
+from jobscribe.supervisor.access.api_tokens import HomeToken
 from jobscribe.supervisor.access.principal import Principal
 from jobscribe.supervisor.api.routes import ROUTES
 from jobscribe.supervisor.api.transport.authorization import Subject
@@ -17,7 +24,9 @@ TABLE = Table(ROUTES)
 #: A user of each shard.
 USERS = [next(u for n in range(99) if shard_of(u := f"user{n}", TOTAL) == k) for k in range(TOTAL)]
 
-USER = Sender(Principal(uid=USERS[0], role="user", scopes=frozenset({"read"})), 0)
+USER = Sender(
+    Principal(uid=USERS[0], role="user", scopes=frozenset({"read"})), 0, HomeToken("qwertyui", 7.5)
+)
 ADMIN = Sender(Principal(uid=USERS[1], role="admin"), 1)
 OPERATOR = Sender(Principal(secret="mark"))
 FRONT_END_USER = Sender(Principal(uid=USERS[2], role="user", secret="mark"))
@@ -25,6 +34,7 @@ FORGED = {
     SIGNED_IN: USERS[1],
     ACTOR: USERS[1],
     TOKEN_SCOPES: "read,control,debug,admin",
+    HOME_TOKEN: "abcdefgh 1e12",
     PEER: "192.0.2.1 00",
     FRONT_END: "9",
     "X-Forwarded-For": "192.0.2.1",
@@ -55,6 +65,7 @@ def test_another_shard_gets_the_user_with_the_scopes_of_the_token() -> None:
     found = sent(USER, 2)
     assert found["authorization"] == "Bearer hidden"
     assert found[SIGNED_IN.lower()] == USERS[0] and found[TOKEN_SCOPES.lower()] == "read"
+    assert found[HOME_TOKEN.lower()] == "qwertyui 7.5"
     assert ACTOR.lower() not in found and FRONT_END.lower() not in found
 
 
@@ -77,8 +88,6 @@ def test_a_request_goes_to_the_shard_of_the_user_whom_it_names(uid: str) -> None
 def test_a_request_without_a_user_is_the_senders_own_or_about_all() -> None:
     everywhere = Aim((0, 1, 2), whole=True)
     for route in ROUTES:
-        if route.path.startswith("/api/device"):
-            continue
         many = route.subject.name.endswith("_OR_ALL") or route.subject.name == "BODY_OR_MEMBERS"
         all_ = route.subject is Subject.ALL
         assert aim(route, USER, [], TOTAL) == (everywhere if all_ else Aim((0,))), route.path
@@ -92,13 +101,6 @@ def test_a_request_without_a_user_is_the_senders_own_or_about_all() -> None:
 def test_users_of_several_shards_are_a_request_for_these() -> None:
     route = TABLE.find("/api/run-many", "POST").route
     assert aim(route, OPERATOR, USERS[:2], TOTAL) == Aim((0, 1), whole=True)
-
-
-def test_a_sign_in_by_code_is_refused_by_name() -> None:
-    for path in ("device-start", "device-token", "device-show", "device-answer"):
-        with pytest.raises(Refusal) as e:
-            aim(TABLE.find(f"/api/{path}", "POST").route, OPERATOR, [], TOTAL)
-        assert e.value.code == "notSharded" and "auth token" in e.value.sentence
 
 
 def test_routes_are_found_as_the_supervisor_finds_them() -> None:

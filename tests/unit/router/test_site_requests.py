@@ -1,5 +1,6 @@
 """Answers of several shards become one, in pages and streams that resume in each shard."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from tornado.httputil import HTTPHeaders
 from jobscribe.db.store.contract import IndexRow
 from jobscribe.protocol.errors import Refusal
 from jobscribe.router.cursors import END, START, cursor_of, cursors_of, packed, unpacked
-from jobscribe.router.site_requests import _Found, _joined, page, placed, refusal_of
+from jobscribe.router.site_requests import _Found, _joined, page, placed, places_of, refusal_of
 from jobscribe.router.upstream import Answer
 from jobscribe.supervisor.api.routes import ROUTES
 from jobscribe.supervisor.api.transport import shard_answers, shard_rules
@@ -74,17 +75,30 @@ def asked(rows: list[dict[str, Any]], before: Any, limit: int) -> dict[str, Any]
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=4), st.integers(1, 5))
 def test_all_pages_have_each_row_once_in_order(counts: list[int], limit: int) -> None:
     shards = {k: rows_of(k, n) for k, n in enumerate(counts)}
+    for field in ("next", "cursor"):
+        seen, every = paged(shards, limit, field)
+        assert seen == every
+
+
+def paged(shards: dict[int, list[Any]], limit: int, field: str) -> tuple[list[Any], list[Any]]:
+    """Return the rows of all pages, and the rows that they must have. field: continues after a page."""
     seen, cursor = [], None
     for _ in range(60):
-        before = cursors_of(cursor, len(counts))
+        before = cursors_of(cursor, len(shards))
         pages = {k: asked(r, before[k], limit) for k, r in shards.items() if before[k] is not END}
         got = page(shard_rules.JOB_LIST, {}, limit, before, pages, [])
         assert len(got["jobs"]) <= limit and "missing" not in got
         seen += got["jobs"]
-        if (cursor := got["next"]) is None:
+        # numbers of a browser are doubles, so it uses the text
+        cursor = (
+            got["next"]
+            if field == "next"
+            else json.loads(json.dumps(got["cursor"]), parse_int=float)
+        )
+        if cursor is None:
             break
     every = sorted((r for rows in shards.values() for r in rows), key=lambda r: -r["queuedAt"])
-    assert seen == every
+    return seen, every
 
 
 def test_a_page_names_a_shard_that_is_missing_and_goes_on_with_it_later() -> None:
@@ -109,6 +123,15 @@ def test_cursors_of_a_search_are_those_of_supervisors() -> None:
     assert of(row, {"sort": "duration", "ascending": True}) == "2.5:j"
 
 
+def test_the_cursor_of_a_search_is_always_a_text() -> None:
+    pages = {
+        k: {"jobs": [{"jid": f"j{k}", "position": 7, "queuedAt": 5.0 - k}], "next": None}
+        for k in range(2)
+    }
+    got = page(shard_rules.JOB_SEARCH, {"sort": "submitted"}, 1, [START, START], pages, [])
+    assert got["next"] == '[null,""]' and cursors_of(got["next"], 2) == [END, START]
+
+
 def answer(body: Any, code: int = 200) -> Answer:
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     return Answer(code, HTTPHeaders({"Content-Type": "text/plain"}), data)
@@ -127,8 +150,6 @@ def test_a_missing_shard_is_named_in_every_merged_answer() -> None:
     assert health["state"] == "failing" and "shard 1" in health["reasons"][0]["sentence"]
     reply = _joined(shard_rules.PAI_JOBS, _Found({0: answer([])}, [1]))
     assert reply.missing == [1], "a list names it in a header"
-    text = _joined(shard_rules.METRICS, _Found({0: answer(b"")}, [1])).content
-    assert b'jobscribe_shard_up{shard="1"} 0\n' in text
 
 
 def test_health_is_that_of_the_worst_shard_and_names_it() -> None:
@@ -209,3 +230,16 @@ def test_slots_that_shards_share_are_those_of_the_site() -> None:
     assert [(s["used"], s["total"], s["waiting"], s["siteTotal"]) for s in got] == [(7, 8, 2, 8)]
     docker = joined(shard_rules.QUEUES, {0: {"slots": [row(1, 2)]}, 1: {"slots": [row(0, 2)]}})
     assert docker["slots"] == [row(1, 4) | {"waiting": 2}]
+
+
+def test_a_supervisor_is_found_in_the_shard_that_has_it() -> None:
+    def body(*names: str) -> dict[str, Any]:
+        return {"name": names[0], "supervisors": [{"name": n} for n in names[1:]]}
+
+    answers = {0: body("a:1", "b:2"), 1: body("a:3", "c:4"), 2: body("b:2")}
+    assert places_of("a:3", answers) == places_of("c", answers) == [1]
+    assert places_of("d", answers) == []
+    for name, said in (("a", "a:1 of shard 0, a:3 of shard 1"), ("b:2", "b:2 of shard 2")):
+        with pytest.raises(Refusal, match=said) as e:
+            places_of(name, answers)
+        assert e.value.code == "badRequest"

@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { turn } from "../src/every.ts";
+import { auditPlace, following } from "../src/text/paging.ts";
+import { isSeveral, type SupervisorRow, shardRows } from "../src/text/shards.ts";
 import {
   brief,
   coreTime,
@@ -104,4 +106,60 @@ test("every other request is for the first data, and the others take turns", () 
     ["a", "b", "a", "c", "a", "b", "a", "c"],
   );
   assert.equal(turn(["a"], 3), "a");
+});
+
+test("pages of a site with shards continue at a text, because numbers lose digits", () => {
+  // as a router answers for two shards
+  const answer = '{"next":5192296858534827628530496329220181,"cursor":"[85,12]"}';
+  const page: { next: number; cursor: string } = JSON.parse(answer);
+  assert.notEqual(BigInt(page.next), 5192296858534827628530496329220181n);
+  assert.equal(following(page), "[85,12]");
+  assert.deepEqual(auditPlace("[85,12]"), { before: 0, cursor: "[85,12]" });
+  assert.deepEqual(auditPlace(""), { before: 0 });
+  assert.equal(following({ next: 7, cursor: null }), null);
+  // supervisors of the previous version have a number alone
+  assert.equal(following({ next: 7 }), "7");
+  assert.equal(following({ next: null }), null);
+});
+
+test("each shard has a row, also one that nobody serves", () => {
+  const seen = (name: string, role: string, secs: number, epoch?: number): SupervisorRow => ({
+    name,
+    role,
+    seenSecsAgo: secs,
+    clockAheadSecs: 0,
+    epoch: epoch ?? null,
+    leaseEndsInSecs: epoch === undefined ? null : 5.5,
+  });
+  const first = [
+    seen("a:1", "serving", 0.1, 7),
+    seen("b:2", "standby", 0.4),
+    seen("b:3", "standby", 2),
+  ];
+  const rows = shardRows({
+    name: "a:1",
+    supervisors: first,
+    shards: {
+      "0": { name: "a:1", supervisors: first },
+      "2": { name: "c:4", supervisors: [seen("d:5", "away", 90)] },
+    },
+    missing: [1],
+  });
+  assert.deepEqual(
+    rows.map((r) => [r.shard, r.owner, r.epoch, r.standbys, r.away, r.lag]),
+    [
+      [0, "a:1", 7, ["b:2", "b:3"], [], 2],
+      [1, null, null, [], [], null],
+      [2, "c:4", null, [], ["d:5"], null],
+    ],
+  );
+  // a site without shards
+  assert.deepEqual(
+    shardRows({ name: "a:1", supervisors: first }).map((r) => [r.shard, r.owner, r.lag]),
+    [[null, "a:1", 2]],
+  );
+  assert.deepEqual(
+    [isSeveral({ name: "a:1", supervisors: first }), isSeveral({ name: "a:1", supervisors: [] })],
+    [true, false],
+  );
 });

@@ -15,10 +15,12 @@ import { HealthCard, type HealthReply, LoadCard } from "../parts/site/overview.t
 import { Tokens, Users } from "../parts/site/people.tsx";
 import { LimitsOfUsers, Settings } from "../parts/site/settings.tsx";
 import { QueueTable } from "../parts/site/shares.tsx";
+import { Supervisors } from "../parts/site/supervisors.tsx";
 import { Notifications, Retention } from "../parts/site/upkeep.tsx";
 import { Tabs } from "../parts/tabs.tsx";
 import { useRemote } from "../remote.ts";
 import { path } from "../site.ts";
+import { isSeveral, type SupervisorsReply } from "../text/shards.ts";
 import type { DrainRow, Load, QueuesReply } from "../text/site.ts";
 
 const TABS = [
@@ -90,7 +92,10 @@ function Overview({ health }: { health: ReturnType<typeof useRemote<HealthReply>
   const drains = useRemote<{ drains: DrainRow[] }>("drains", (signal) =>
     data("site/site-drains", {}, signal),
   );
-  useTurns([load.reload, health.reload, drains.reload]);
+  const supervisors = useRemote<SupervisorsReply>("supervisors", (signal) =>
+    data("site/site-supervisors", {}, signal),
+  );
+  useTurns([load.reload, health.reload, drains.reload, supervisors.reload]);
   useEffect(drains.reload, [siteNews.value]);
   const drained = (): void => {
     drains.reload();
@@ -101,6 +106,7 @@ function Overview({ health }: { health: ReturnType<typeof useRemote<HealthReply>
     <>
       {error && <ErrorMessage error={error} again={health.reload} />}
       {health.data && <HealthCard health={health.data} />}
+      {supervisors.data && isSeveral(supervisors.data) && <Supervisors reply={supervisors.data} />}
       {load.data && <LoadCard load={load.data} />}
       {drains.data && <Drains drains={drains.data.drains} onDone={drained} />}
     </>

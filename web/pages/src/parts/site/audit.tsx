@@ -6,6 +6,7 @@ import { data } from "../../api.ts";
 import { useRemote } from "../../remote.ts";
 import { jobPath } from "../../site.ts";
 import { moment } from "../../text/format.ts";
+import { auditPlace, following, type Paged } from "../../text/paging.ts";
 import { ErrorMessage, Loading } from "../messages.tsx";
 import { Table } from "../table.tsx";
 import { Nothing, Part } from "./part.tsx";
@@ -24,9 +25,8 @@ interface AuditEvent {
   };
 }
 
-interface AuditReply {
+interface AuditReply extends Paged {
   events: AuditEvent[];
-  next: number | null;
 }
 
 const PAGE = 200;
@@ -41,17 +41,23 @@ const ROLES: Record<string, string> = {
 
 export function Audit(): JSX.Element {
   const [actor, setActor] = useState("");
-  const [pages, setPages] = useState<number[]>([0]);
-  const before = pages.at(-1) ?? 0;
+  const [pages, setPages] = useState<string[]>([""]);
+  const place = pages.at(-1) ?? "";
   const valid = UID.test(actor);
   const trail = useRemote<AuditReply>(
-    `audit ${before} ${valid ? actor : ""}`,
-    (signal) => data("site/audit", { before, limit: PAGE, ...(valid ? { actor } : {}) }, signal),
+    `audit ${place} ${valid ? actor : ""}`,
+    (signal) =>
+      data(
+        "site/audit",
+        { ...auditPlace(place), limit: PAGE, ...(valid ? { actor } : {}) },
+        signal,
+      ),
     true,
   );
   if (trail.error) return <ErrorMessage error={trail.error} again={trail.reload} />;
   if (!trail.data) return <Loading what="the audit trail" />;
-  const { events, next } = trail.data;
+  const { events } = trail.data;
+  const next = following(trail.data);
   return (
     <Part
       title="Audit"
@@ -65,7 +71,7 @@ export function Audit(): JSX.Element {
             value={actor}
             aria-invalid={actor !== "" && !valid}
             onInput={(e) => {
-              setPages([0]);
+              setPages([""]);
               setActor(e.currentTarget.value.trim());
             }}
           />
@@ -81,7 +87,7 @@ export function Audit(): JSX.Element {
           heads={["Time", "Who", "Role", "For user", "What", "Job"]}
         >
           {events.map((e) => (
-            <tr key={e.version}>
+            <tr key={`${e.at} ${e.version}`}>
               <td class="number">{moment(e.at)}</td>
               <td class="mono">{e.event.actor ?? "–"}</td>
               <td>{ROLES[e.event.actorRole ?? ""] ?? e.event.actorRole ?? "–"}</td>

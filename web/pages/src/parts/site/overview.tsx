@@ -36,7 +36,10 @@ export function HealthCard({ health }: { health: HealthReply }): JSX.Element {
       {health.reasons.length > 0 && (
         <ul class="reasons" aria-live="polite">
           {health.reasons.map((r) => (
-            <li key={r.what} data-state={r.state === "failing" ? "error" : "pending"}>
+            <li
+              key={`${r.what} ${r.sentence}`}
+              data-state={r.state === "failing" ? "error" : "pending"}
+            >
               <p class="why-sentence">{sentence(localTimes(r.sentence))}</p>
               <p class="soft">
                 {r.since !== null && `For ${duration(Math.max(1, now.value - r.since))}. `}
