@@ -7,8 +7,9 @@ stop.
 
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -366,15 +367,22 @@ def test_whether_a_shell_made_a_code(
     assert via_shell(str(tmp_path), code) is said
 
 
-def test_looking_is_bounded_and_takes_turns() -> None:
+@pytest.fixture
+def sleeper() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "999"], start_new_session=True) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_looking_is_bounded_and_takes_turns(sleeper: int) -> None:
     many = [Execution(f"n{n}", "t", "/nowhere") for n in range(50)]
     for e in many:
-        e.pid = os.getpid()
+        e.pid = sleeper
     for _ in range(200):
         process_sampler.sample_executions(many)
         if all(e.samples.ids for e in many):
             break
-    assert all(os.getpid() in e.samples.ids for e in many)
+    assert all(sleeper in e.samples.ids for e in many)
     paused = [e.samples.next_at for e in many]
     process_sampler.sample_executions(many)
     assert [e.samples.next_at for e in many] == paused or min(paused) <= time.monotonic()
