@@ -1,7 +1,8 @@
 """The demo's computation without LAMMPS: heat spreading over a plate, with numpy. Runs as a job.
 
 Usage: heat_program.py SECONDS. Writes temperature.npy and the means over time, temperature.csv, into
-its directory, and prints `<permille> <steps> <mean> <change>` regularly. Must not import this package: a job has only its own directory.
+its directory, and prints `<permille> <steps> <mean> <change>` regularly. Must not import this package:
+a job has only its own directory.
 """
 
 import sys

@@ -122,7 +122,7 @@ def test_without_lammps_and_without_root_numpy_is_used_and_said(
     monkeypatch.setattr(computations.importlib.util, "find_spec", lambda name: object())
     said: list[str] = []
     chosen = computations.choose(said.append, tmp_path)
-    assert chosen.result == "temperature.npy"
+    assert chosen.result == "temperature.csv"
     assert "using numpy instead" in said[0]
 
 
@@ -169,7 +169,9 @@ def test_the_numpy_computation_reports_its_progress_and_leaves_a_result(tmp_path
     known = [p for p in map(heat.permille, done.stdout.splitlines()) if p is not None]
     assert known == sorted(known)
     assert known[-1] == 1000
-    assert (tmp_path / heat.result).stat().st_size > 600 * 600 * 8
+    assert (tmp_path / "temperature.npy").stat().st_size > 600 * 600 * 8
+    head, first, *_ = (tmp_path / heat.result).read_text().splitlines()
+    assert (head, first.split(",")[0]) == ("step,mean temperature", "50")
 
 
 @pytest.mark.process
