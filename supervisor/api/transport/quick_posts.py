@@ -26,7 +26,7 @@ from ....runtime.log.logger import Log
 from ...access.principal import Principal
 from ...runs.request_validation import MAX_ONE, parse_body
 from .authorization import check_route, check_subjects
-from .request_handler import ApiContext, Handler, Route, logged_call, logged_request, with_own_plan
+from .request_handler import ApiContext, Handler, Route, log_request, logged_call, with_own_plan
 
 _LENGTH = re.compile(r"[0-9]{1,7}", re.ASCII)
 #: Sizes of a body, in bytes.
@@ -102,7 +102,7 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
         return with_own_plan(self.principal, parse_body(self._body, type_, limit))
 
     def log_request(self, api: str, request: Any, jid: str) -> None:
-        self.log = logged_request(self.log, api, request, jid)
+        self.log = log_request(self.log, api, request, jid)
 
     def log_call(
         self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None

@@ -526,7 +526,7 @@ class Handler(tornado.web.RequestHandler):
 
     def log_request(self, api: str, request: Any, jid: str) -> None:
         """Log a request. docs/debugging.md follows requests by these lines."""
-        self.log = logged_request(self.log, api, request, jid)
+        self.log = log_request(self.log, api, request, jid)
 
     def log_call(
         self, api: str, about: str, uid: str, op: str | None = None, jid: str | None = None
@@ -548,7 +548,7 @@ def with_own_plan(sender: Principal | None, request: Any) -> Any:
     return request
 
 
-def logged_request(log: Log, api: str, request: Any, jid: str) -> Log:
+def log_request(log: Log, api: str, request: Any, jid: str) -> Log:
     """Log a request with its content. Return the log with its id."""
     log = log.bound(jid=jid)
     content = msgspec.to_builtins(request)
