@@ -93,7 +93,11 @@ class Curves:
     def ended(self, token: Token) -> None:
         """Forget an execution. Leave a sentence if it has no curve."""
         curve = self._curves.pop(token, None)
-        if curve is None or curve.option.tool != "samples" or curve.size:
+        if curve is None:
+            return
+        if not curve.attached:  # the start of a short execution is reported with its end
+            self._mark(token)
+        if curve.option.tool != "samples" or curve.size:
             return
         reason = curve.reason or "the job ended before its first sample, which is taken after 1 s"
         notes.unavailable(curve.folder, curve.option, reason)
