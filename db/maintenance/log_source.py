@@ -106,7 +106,7 @@ class DatabaseSource:
         self._site, self.folder, self.place = site, site.folder, database_place(site)
 
     def snapshot(self) -> AbstractContextManager[SqlConnection]:
-        from ..postgres.snapshot import snapshot
+        from ..postgres.commands.snapshot import snapshot
 
         return snapshot(self._site)
 
@@ -123,8 +123,8 @@ class DatabaseSource:
         return 3
 
     def faults(self, connection: SqlConnection, end: DurablePosition) -> Iterator[str]:
+        from ..postgres.commands.snapshot import faults
         from ..postgres.connection import Connection
-        from ..postgres.snapshot import faults
 
         assert isinstance(connection, Connection)
         return faults(connection, end)

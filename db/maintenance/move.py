@@ -52,7 +52,7 @@ def move_to_postgres(
     """Move the log. name: names the database in the root, durably. Raises Refusal; then the file is
     still the log.
     """
-    from ..postgres.copying import copy_log
+    from ..postgres.commands.copying import copy_log
 
     path = store_path(root)
     if not path.exists():
@@ -83,8 +83,8 @@ def move_to_file(root: Path, progress: Progress = no_progress, point: Point = no
     site = site_of(root)
     if site is None:
         raise Refusal("badRequest", f"the event log of {root} is not in a database")
-    from ..postgres.maintenance import hold, mark_moved
-    from ..postgres.snapshot import snapshot
+    from ..postgres.commands.holding import hold, mark_moved
+    from ..postgres.commands.snapshot import snapshot
 
     path = store_path(root)
     new = path.with_name(path.name + ".moving")

@@ -522,7 +522,7 @@ def test_administrators_see_everybodys_jobs_and_nobody_else_does(
     stub.answers["/api/job-list"] = {"jobs": [], "next": None}
     refused(web.as_(ANN).post("/adm-jobs"), 403, "forbidden")
     assert stub.requests == []
-    assert web.as_(ADM).said("/adm-jobs") == {"jobs": [], "next": None}
+    assert web.as_(ADM).said("/adm-jobs") == {"jobs": [], "next": None, "cursor": None}
     assert stub.sent("/api/job-list")[0]["uid"] is None
 
 

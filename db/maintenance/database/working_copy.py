@@ -28,7 +28,7 @@ from ..log_source import site_of, store_path
 from ..verification import Progress
 
 if TYPE_CHECKING:
-    from ...postgres.maintenance import Held
+    from ...postgres.commands.holding import Held
 
 FOLDER = "working"
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def changed(
     site = site_of(root)
     if site is None:
         return None
-    from ...postgres.maintenance import hold
+    from ...postgres.commands.holding import hold
 
     with exclusive(root, store_path(root), doing) as lock, hold(site) as held:
         if held.empty and not new and lock.mark in (None, NOTHING):
@@ -71,7 +71,7 @@ def examined(root: Path, look: Callable[[Path], T], progress: Progress) -> tuple
     site = site_of(root)
     if site is None:
         return None
-    from ...postgres.maintenance import hold
+    from ...postgres.commands.holding import hold
 
     with (
         exclusive(root, store_path(root), "examine it") as lock,
@@ -83,7 +83,7 @@ def examined(root: Path, look: Callable[[Path], T], progress: Progress) -> tuple
 
 def copy_log_to_file(source: SqlConnection, path: Path, progress: Progress) -> None:
     """Copy a log in PostgreSQL to a new file, which is synced and not verified."""
-    from ...postgres.copying import copy_to_file
+    from ...postgres.commands.copying import copy_to_file
 
     with new_store(path) as target:
         copy_to_file(source, target, progress)
@@ -91,7 +91,7 @@ def copy_log_to_file(source: SqlConnection, path: Path, progress: Progress) -> N
 
 @contextlib.contextmanager
 def _copied(root: Path, held: "Held", lock: HeadFile, progress: Progress) -> Iterator[Path]:
-    from ...postgres.snapshot import snapshot
+    from ...postgres.commands.snapshot import snapshot
 
     copy = working_path(root)
     shutil.rmtree(copy, ignore_errors=True)
@@ -116,7 +116,7 @@ def _put_back(
     """Replace the log by the changed copy. Its records are those of the root. Return the result with
     the final path of the replaced log.
     """
-    from ...postgres.copying import replace_log
+    from ...postgres.commands.copying import replace_log
 
     path = store_path(copy)
     # a start after a crash from here on writes all records again

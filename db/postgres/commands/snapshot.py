@@ -9,11 +9,11 @@ from typing import Any
 
 import psycopg
 
-from ...protocol.errors import Refusal
-from ..sql.statements import Rows
-from ..store.head_file import NOTHING, read_head
-from .connection import Connection, connect, refusal, translated
-from .opening import ERRORS, Site, check_site, has_tables, place
+from ....protocol.errors import Refusal
+from ...sql.statements import Rows
+from ...store.head_file import NOTHING, read_head
+from ..connection import Connection, connect, refusal, translated
+from ..opening import ERRORS, Site, check_site, has_tables, place
 
 #: Rows of a part.
 PART = 2000

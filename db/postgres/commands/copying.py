@@ -8,18 +8,17 @@ from typing import Any
 
 import psycopg
 
-from ...protocol.errors import Refusal
-from ..sql import statements
-from ..sql.statements import JOB_COLUMNS, USAGE_COLUMNS, Inserts, SqlConnection, insert, rows_after
-from ..store.checksum_chain import START, Broken, follow
-from ..store.head_file import DurablePosition
-from .arrays import columns
-from .connection import FENCED, Raw, connect, is_lost, refusal
-from .lease import FENCE
-from .lease_protocol import LEASE_SECS
-from .maintenance import Held
-from .opening import ERRORS, MOVED, Site, check_clock, create, has_tables
-from .schema import (
+from ....protocol.errors import Refusal
+from ...sql import statements
+from ...sql.statements import JOB_COLUMNS, USAGE_COLUMNS, Inserts, SqlConnection, insert, rows_after
+from ...store.checksum_chain import START, Broken, follow
+from ...store.head_file import DurablePosition
+from ..arrays import columns
+from ..connection import FENCED, Raw, connect, is_lost, refusal
+from ..lease import FENCE
+from ..lease_protocol import LEASE_SECS
+from ..opening import ERRORS, MOVED, Site, check_clock, create, has_tables
+from ..schema import (
     INSERT_EVENTS,
     INSERT_JOBS,
     INSERT_KINDS,
@@ -27,6 +26,7 @@ from .schema import (
     INSERT_RECEIPTS,
     INSERT_USAGE,
 )
+from .holding import Held
 
 PAGE = 2000
 #: Called at intervals with (activity, amount done, total amount).

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import psycopg
 
-from ..store.head_file import DurablePosition
-from . import lease, supervisors
-from .connection import Raw, connect, refusal
-from .opening import ERRORS, MOVED, Site, check_clock, check_site, create, has_tables, take_lease
+from ...store.head_file import DurablePosition
+from .. import lease, supervisors
+from ..connection import Raw, connect, refusal
+from ..opening import ERRORS, MOVED, Site, check_clock, check_site, create, has_tables, take_lease
 
 
 class Held(NamedTuple):
