@@ -30,6 +30,8 @@ from jobscribe.protocol.ids import AgentKey, Token, op_id
 from jobscribe.protocol.jobs.exit_info import ExitInfo
 
 USERS = tuple(f"User{n:04d}" for n in range(50))
+#: Batches that wait for their commit, which are kept in memory.
+IN_FLIGHT = 2_000
 
 
 def fill(root: Path, finished: int, running: int, users: Sequence[str] = USERS) -> float:
@@ -39,7 +41,7 @@ def fill(root: Path, finished: int, running: int, users: Sequence[str] = USERS) 
     began = time.perf_counter()
     root.mkdir(mode=0o700)
     store = SqliteStore(root / "db" / "events.sqlite", lambda call: call())
-    left = threading.Semaphore(0)
+    left = threading.Semaphore(IN_FLIGHT)
     for n in range(finished + running):
         uid = users[n % len(users)]
         events = tuple(_events(uid, n, over=n < finished))
@@ -53,8 +55,9 @@ def fill(root: Path, finished: int, running: int, users: Sequence[str] = USERS) 
             index=(index_row(job),),
             usage=tuple(row for row in usage if row is not None),
         )
+        left.acquire()
         store.append(batch, lambda result: left.release())
-    for _ in range(finished + running):
+    for _ in range(IN_FLIGHT):
         left.acquire()
     head = store.head()
     store.close()
