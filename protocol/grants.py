@@ -41,8 +41,8 @@ class Use(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What a shard says about a limit. limit: in its memory. used: by decisions that are durable, or
-    that are not and may become so. wanted: what it uses, and what waits for this limit alone.
+    """The state of a limit in a shard, for an exchange. limit: in the shard's memory. used: by decisions
+    that are durable or may become durable. wanted: with what waits for this limit alone.
     """
 
     capacity: int

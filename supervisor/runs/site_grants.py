@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol, assert_never
 
-from ...protocol.grants import Answer, Holder, Read, Tell, Use, Write
-from ...protocol.grants import Table as Rows
+from ...protocol.grants import Answer, Holder, Read, Table, Tell, Use, Write
 from ...protocol.shards import Shard
 from ..core.interface.effects import GrantsApplied
 from ..core.interface.grants import Grant
@@ -21,10 +20,10 @@ LOOK_SECS, READ_SECS = 0.25, 0.5
 ANSWER_SECS = 2.0
 
 
-class Table(Protocol):
+class Database(Protocol):
     """The shard's rows in the database (`db.postgres.grants.table`)."""
 
-    def perform(self, step: Read | Write, done: Callable[[Rows | bool | None], None]) -> None:
+    def perform(self, step: Read | Write, done: Callable[[Table | bool | None], None]) -> None:
         """Perform a step; `done` gets its answer."""
 
     def close(self) -> None:
@@ -37,12 +36,12 @@ class SiteGrants:
     def __init__(
         self,
         engine: Engine,
-        table: Table,
+        database: Database,
         shard: Shard,
         capacities: Mapping[str, int],
         noticed: Callable[[str, str], object],
     ) -> None:
-        self._engine, self._table, self._noticed = engine, table, noticed
+        self._engine, self._database, self._noticed = engine, database, noticed
         self.holder = Holder(*shard, capacities)
         self._number = 0
         self._use: asyncio.Future[Mapping[str, Use]] | None = None
@@ -61,7 +60,7 @@ class SiteGrants:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.to_thread(self._table.close)
+        await asyncio.to_thread(self._database.close)
 
     def applied(self, effect: GrantsApplied) -> None:
         """Hear the answer of the core to the limits that it was told."""
@@ -109,14 +108,14 @@ class SiteGrants:
         await asyncio.wait((waiting,), timeout=ANSWER_SECS)
         return waiting.result() if waiting.done() else None
 
-    async def _performed(self, step: Read | Write) -> Rows | bool | None:
-        done: asyncio.Future[Rows | bool | None] = asyncio.get_running_loop().create_future()
+    async def _performed(self, step: Read | Write) -> Table | bool | None:
+        done: asyncio.Future[Table | bool | None] = asyncio.get_running_loop().create_future()
 
-        def answered(answer: Rows | bool | None) -> None:
+        def answered(answer: Table | bool | None) -> None:
             if not done.done():
                 done.set_result(answer)
 
-        self._table.perform(step, answered)
+        self._database.perform(step, answered)
         return await done
 
     def _report(self) -> None:

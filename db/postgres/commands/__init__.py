@@ -1,1 +1,1 @@
-"""What commands do with a log in PostgreSQL: hold it as a supervisor would, read it as a whole, copy it."""
+"""Commands on a whole log in PostgreSQL: hold it as a supervisor would, read it, copy it."""

@@ -68,7 +68,7 @@ printf '40, 1000\\n[N/A], 5\\n61, 24\\n'
 def test_a_step_samples_the_other_nodes_until_the_script_ends(
     tmp_path: Path, version: str, nodes: int
 ) -> None:
-    """Not with an old Slurm, whose step would hold memory of the job, and not on very many nodes."""
+    """No step starts with an old Slurm, where it would hold memory of the job, or on very many nodes."""
     for name, program in (("srun", SRUN), ("nvidia-smi", NVIDIA_SMI)):
         (tmp_path / name).write_text(program)
         (tmp_path / name).chmod(0o755)
