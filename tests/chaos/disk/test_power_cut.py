@@ -15,7 +15,8 @@ import re
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ SOAK = os.environ.get("SOAK") == "1"
 #: two kinds, and more of the third.
 SHARE = {"sync": 40, "promise": 25, "other": 25}
 OTHERS_IN_SOAK = 2000
+#: Possible contents looked at after each write to a file of a keeper.
+IMAGES_OF_FILE = 20
 SEED = int(os.environ.get("SEED", "0")) or random.randrange(1, 10**6)
 #: Clients, and runs of each client in each life. The test waits for this number in total.
 CLIENTS, RUNS = 3, 25 if SOAK else 12
@@ -245,10 +248,24 @@ def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(
     """Keepers do not sync: after a power cut all these jobs are over anyway. But a partial file is
     never read as complete.
     """
+    print(f"SEED={SEED}")
     chance, disk = random.Random(SEED), Disk(recording.root, _not_evidence)
     written: dict[str, list[object]] = {}
     ends: dict[tuple[str, str], object] = {}
-    looked = missing = kept = 0
+    found: Counter[str] = Counter()
+
+    def compare(names: Iterable[str], folder: Path) -> None:
+        for name in names:
+            if name.endswith(".json"):
+                version = evidence.read_json(str(folder / name))
+                assert version in written[name], (SEED, name, version)
+                found["missing" if version is None else "complete"] += 1
+                continue
+            for execution, entry in keeper_ledger.load(str((folder / name).parent)).entries.items():
+                wanted = (None, ends.get((name, execution)))
+                assert entry.exit in wanted, (SEED, name, execution)
+                found["ends"] += entry.exit is not None
+
     for _, call, returned in disk.moments(strace_calls.calls(recording.trace)):
         if not returned or call.name not in ("rename", "write"):
             continue
@@ -262,22 +279,16 @@ def test_what_a_keeper_wrote_down_is_read_as_it_was_or_not_at_all(
         else:
             lines = [json.loads(line) for line in node.now().splitlines()]
             ends |= {(path, line["end"]): line["exit"] for line in lines if "end" in line}
+        # Most images of the whole disk lack the folder of the file: look at the file alone, too.
+        alone = image / "alone" / path
+        alone.parent.mkdir(parents=True)
+        for _ in range(IMAGES_OF_FILE):
+            alone.write_bytes(node.image(chance))
+            compare([path], image / "alone")
+        shutil.rmtree(image / "alone")
         if chance.random() < (1.0 if SOAK else 0.3):
             disk.write_image(image, chance)
-            for name, versions in written.items():
-                found = evidence.read_json(str(image / name))
-                assert found in versions, (SEED, name, found)
-                looked, missing = looked + 1, missing + (found is None)
-            for name in {path for path, _ in ends}:
-                for execution, entry in keeper_ledger.load(
-                    str((image / name).parent)
-                ).entries.items():
-                    assert entry.exit in (None, ends.get((name, execution))), (
-                        SEED,
-                        name,
-                        execution,
-                    )
-                    kept += entry.exit is not None
+            compare([*written, *{path for path, _ in ends}], image)
             shutil.rmtree(image / "r", ignore_errors=True)
     assert any(name.endswith("/exit.json") for name in written)
-    assert ends and kept and looked > 20 and missing, (kept, looked, missing)
+    assert ends and found["ends"] and found["complete"] > 20 and found["missing"], found
