@@ -19,6 +19,7 @@ from ..events.state import Job
 from ..events.usage import increment
 from ..events.usage_row import (
     ALL_MONTHS,
+    KEY,
     Limits,
     UsageKey,
     UsageRow,
@@ -29,11 +30,16 @@ from ..events.usage_row import (
     merged,
     summed,
 )
-from .statements import INSERT_USAGE, ROW_COLUMNS, USAGE_COLUMNS, SqlConnection, insert
+from .statements import ALL, INSERT_USAGE, ROW_COLUMNS, USAGE_COLUMNS, SqlConnection, insert
 
 #: Called at intervals with (activity, amount done, total amount).
 Progress = Callable[[str, int, int], None]
 EVERY = 5000
+#: A merge of periods holds up commits for some 20 ms with this many rows.
+MERGED_AT_ONCE = 1000
+_KEY_COLUMNS = ", ".join(KEY)
+#: A key before all others.
+_NO_KEY: Sequence[Any] | None = (-1, *[""] * (len(KEY) - 1))
 
 
 class LogUsage:
@@ -95,11 +101,16 @@ def insert_usage(connection: SqlConnection, rows: Iterable[UsageRow]) -> None:
 
 
 def read_usage(
-    connection: SqlConnection, where: str = "1 = 1", values: Sequence[Any] = ()
+    connection: SqlConnection,
+    where: str = "1 = 1",
+    values: Sequence[Any] = (),
+    limit: int = ALL,
 ) -> list[UsageRow]:
-    """Return rows in the order of their keys. Raises msgspec.ValidationError, the database's error."""
-    query = f"SELECT {USAGE_COLUMNS} FROM usage WHERE {where} ORDER BY start, span, uid, queue, driver, kind, simulation_type"
-    return [usage_row(raw) for raw in connection.execute(query, values).fetchall()]
+    """Return at most `limit` rows in the order of their keys. Raises msgspec.ValidationError, the
+    database's error.
+    """
+    query = f"SELECT {USAGE_COLUMNS} FROM usage WHERE {where} ORDER BY {_KEY_COLUMNS} LIMIT ?"
+    return [usage_row(raw) for raw in connection.execute(query, (*values, limit)).fetchall()]
 
 
 def usage_row(raw: tuple[Any, ...]) -> UsageRow:
@@ -115,7 +126,8 @@ class PeriodMerge:
     def __init__(self, connection: SqlConnection) -> None:
         self._connection = connection
         self._newest = 0
-        self._done: int | None = None
+        #: the day whose merge has begun, and the key up to which it is done; None: to the end
+        self._day, self._after = 0, _NO_KEY
 
     def use(self, connection: SqlConnection) -> None:
         """Use another file with the same usage."""
@@ -126,28 +138,45 @@ class PeriodMerge:
         self._newest = max(self._newest, *(row.start for row in rows), 0)
 
     def merge(self) -> None:
-        """Merge if it is due. Raises the database's error without changes."""
+        """Merge at most MERGED_AT_ONCE rows if rows are due, so that commits wait only for a moment.
+        Raises the database's error without changes.
+        """
         day = day_of(self._newest)
-        if day in (0, self._done):
+        if day != self._day:
+            self._day, self._after = day, _NO_KEY if day else None
+        if self._after is None:
             return
         c = self._connection
         c.execute("BEGIN IMMEDIATE")
         try:
-            merge_periods(c, limits(self._newest))
+            after = merge_periods(c, limits(self._newest), self._after)
             c.execute("COMMIT")
         except BaseException:
             if c.in_transaction:
                 c.execute("ROLLBACK")
             raise
-        self._done = day
+        self._after = after
 
 
-def merge_periods(connection: SqlConnection, due: Limits) -> None:
-    """Merge periods within the caller's transaction."""
-    where = "span = 'hour' AND start < ? OR span <> 'month' AND start < ?"
-    old = read_usage(connection, where, due)
-    connection.execute(f"DELETE FROM usage WHERE {where}", due)
+def merge_periods(
+    connection: SqlConnection, due: Limits, after: Sequence[Any]
+) -> Sequence[Any] | None:
+    """Merge the next MERGED_AT_ONCE periods after this key, within the caller's transaction. Return
+    the last key; None if there are no more.
+    """
+    where = f"""start < ? AND (span = 'hour' AND start < ? OR span <> 'month' AND start < ?)
+        AND ({_KEY_COLUMNS}) > ({", ".join("?" * len(KEY))})"""
+    values = (max(due), *due, *after)
+    old = read_usage(connection, where, values, MERGED_AT_ONCE)
+    if not old:
+        return None
+    last = old[-1].key
+    connection.execute(
+        f"DELETE FROM usage WHERE {where} AND ({_KEY_COLUMNS}) <= ({', '.join('?' * len(KEY))})",
+        (*values, *last),
+    )
     insert_usage(connection, summed(longer(row, due) for row in old).values())
+    return last if len(old) == MERGED_AT_ONCE else None
 
 
 def differences(

@@ -26,6 +26,7 @@ from jobscribe.db.events.events import (
     job_stream,
 )
 from jobscribe.db.events.usage_row import DAY, HOUR, UsageRow
+from jobscribe.db.sql import usage_table
 from jobscribe.db.sql.reader import JOBS_NAMED
 from jobscribe.db.sqlite.store import SqliteStore
 from jobscribe.db.store.contract import (
@@ -951,4 +952,26 @@ def test_old_usage_is_merged_into_longer_periods(bed: Bed) -> None:
     assert [(r.span, r.start, r.wall_ms) for r in bed.store.usage(*EVER)] == [
         ("month", 0, 23),
         ("hour", 200 * DAY, 8),
+    ]
+
+
+def test_much_old_usage_is_merged_in_parts_that_lose_and_repeat_nothing(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_table, "MERGED_AT_ONCE", 3)
+    rows = [
+        used(day * DAY + hour * HOUR, uid=f"User{n:04d}", wall_ms=2 ** (4 * day + 2 * hour + n))
+        for day in (1, 2)
+        for hour in (0, 1)
+        for n in (0, 1)
+    ]
+    bed.now(write("a", 0, 1), usage=(*rows, used(20 * DAY)))
+    for version in range(1, 6):
+        assert sum(r.wall_ms for r in bed.store.usage(*EVER)) == 0x0FF0
+        bed.now(write("a", version, version + 1))
+    assert [(r.span, r.start // DAY, r.uid, r.wall_ms) for r in bed.store.usage(*EVER)][:-1] == [
+        ("day", 1, "User0000", 0x050),
+        ("day", 1, "User0001", 0x0A0),
+        ("day", 2, "User0000", 0x500),
+        ("day", 2, "User0001", 0xA00),
     ]
