@@ -9,6 +9,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     DriverFound,
     DriverStopped,
     EvictionRefused,
+    HostChanged,
     RequireAgent,
 )
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
@@ -264,6 +265,74 @@ def test_a_run_goes_where_there_is_memory(kit):
     assert [k.host for k in dismissed(stage)] == ["b" if free else "a"]
     stage.disconnect(dismissed(stage)[0])
     assert [(k.uid, k.host) for k in started(stage)] == [(UIDS[3], "b" if free else "a")]
+
+
+@pytest.fixture
+def full(kit):
+    """Host a has a free slot and no memory for one more agent; host b has memory and no free slot.
+
+    User 0 has the slot of b, and runs on a that wait until this run ends. Agents of user 0 take all
+    memory of a: one for these runs, and an idle one for parallel runs.
+    """
+    places = tuple(
+        HostCapacity(
+            host=host,
+            slots={"sequential": 1, "parallel": 1},
+            agent_mb={"sequential": 100, "parallel": 200},
+            memory_mb=mb,
+        )
+        for host, mb in (("a", 300), ("b", 200))
+    )
+    slots = {("local", kind): 1 for kind in ("sequential", "parallel")}
+    stage = kit.Stage(places={"local": places}, op_run_slots=slots)
+    stage.submit(0, uid=UIDS[0], job_run_mode="parallel")
+    stage.up(key(kit, 0, kind="parallel"))
+    stage.end(stage.token(0, UIDS[0]))
+    _host(stage, "a", up=False)
+    stage.submit(1, uid=UIDS[0])
+    stage.up(key(kit, 0, "b"))
+    _host(stage, "a")
+    _host(stage, "b", up=False)
+    stage.submit(2, uid=UIDS[0])
+    stage.submit(3, uid=UIDS[0])
+    stage.up(key(kit, 0))
+    _host(stage, "b")
+    return stage
+
+
+def _host(stage, host, *, up=True):
+    stage.tell(HostChanged("local", host, up, "it does not answer"))
+
+
+def _queue(stage, key):
+    return [jid for jid, _ in stage.world.agent(key).queued]
+
+
+def test_a_run_stays_where_memory_is_being_freed(full, kit):
+    """The slot of a is free, and b has the fewer runs: each of the two moves its run to the other."""
+    full.submit(1, uid=UIDS[1])
+    assert started(full) == [key(kit, 1, "b")]
+    full.up(key(kit, 1, "b"))
+    assert dismissed(full) == [key(kit, 0, kind="parallel")]
+    assert _queue(full, key(kit, 1)) == [kit.jid_of(1, UIDS[1])]
+    full.disconnect(key(kit, 0, kind="parallel"))
+    assert started(full) == [key(kit, 1)]
+    full.up(key(kit, 1))
+    assert full.job(1, UIDS[1]).live_tasks()
+
+
+def test_a_decision_ends_where_another_agent_waits_for_the_memory(full, kit):
+    """The run waits on a until the other agent has the memory, and then on b."""
+    parallel = key(kit, 1, kind="parallel")
+    full.submit(2, uid=UIDS[1], job_run_mode="parallel")
+    assert dismissed(full) == [key(kit, 0, kind="parallel")]
+    full.submit(1, uid=UIDS[1])
+    full.up(key(kit, 1, "b"))
+    assert _queue(full, parallel) == [kit.jid_of(2, UIDS[1])]
+    assert _queue(full, key(kit, 1)) == [kit.jid_of(1, UIDS[1])]
+    full.disconnect(key(kit, 0, kind="parallel"))
+    assert started(full) == [parallel]
+    assert _queue(full, key(kit, 1, "b")) == [kit.jid_of(1, UIDS[1])]
 
 
 def test_a_restart_counts_those_that_may_be_there_before_it_starts_others(one, kit):
