@@ -242,6 +242,28 @@ def test_an_agent_whose_runs_wait_makes_room_for_one_that_has_executions(kit):
     assert dismissed(stage) == [] and stage.world.agent(second).phase == "crowded"
 
 
+def test_no_run_waits_where_an_agent_with_executions_waits_for_the_memory(kit):
+    places = (
+        HostCapacity(
+            host="a", slots={"sequential": 4}, agent_mb={"sequential": 100}, memory_mb=150
+        ),
+        HostCapacity(host="b", slots={"sequential": 1}),
+    )
+    stage = kit.Stage(places={"local": places})
+    _host(stage, "a", up=False)
+    stage.submit(0, uid=UIDS[0])
+    _host(stage, "a")
+    stage.submit(1, uid=UIDS[1])
+    stage.up(key(kit, 1))
+    stage.reports(kit.running(stage.token(1, UIDS[1])), key=key(kit, 1))
+    stage.disconnect(key(kit, 1))
+    stage.connect(key(kit, 2))
+    stage.tell(DriverFound(key(kit, 1), "gone", "its process is gone"))
+    assert dismissed(stage) == [key(kit, 2)]
+    stage.submit(3, uid=UIDS[3])
+    assert started(stage) == [key(kit, 3, "b")]
+
+
 def test_nobody_goes_where_that_would_not_help(one, kit):
     idle(one, kit, 0)
     one.submit(1, uid=UIDS[1])
