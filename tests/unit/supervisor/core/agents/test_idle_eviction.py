@@ -242,6 +242,27 @@ def test_an_agent_whose_runs_wait_makes_room_for_one_that_has_executions(kit):
     assert dismissed(stage) == [] and stage.world.agent(second).phase == "crowded"
 
 
+def test_a_run_whose_agent_makes_room_gets_no_slot_unless_the_agent_stays(kit):
+    host = HostCapacity(
+        host="a", slots={"sequential": 2}, agent_mb={"sequential": 100}, memory_mb=250
+    )
+    stage = kit.Stage(places={"local": (host,)})
+    first, second = key(kit, 0), key(kit, 1)
+    for n in (0, 2):
+        stage.submit(n, uid=UIDS[n])
+        stage.up(key(kit, n))
+        stage.reports(kit.running(stage.token(n, UIDS[n])), key=key(kit, n))
+    stage.submit(1, uid=UIDS[1])
+    stage.disconnect(first)
+    stage.connect(second)
+    stage.tell(DriverFound(first, "gone", "its process is gone"))
+    assert dismissed(stage) == [second]
+    stage.end(stage.token(2, UIDS[2]))
+    assert not stage.job(1, UIDS[1]).live_tasks()
+    stage.tell(EvictionRefused(second, stage.epochs[second]))
+    assert stage.job(1, UIDS[1]).live_tasks()
+
+
 def test_no_run_waits_where_an_agent_with_executions_waits_for_the_memory(kit):
     places = (
         HostCapacity(
