@@ -185,11 +185,10 @@ def ensure_memory(tx: Transaction, key: AgentKey) -> bool:
     idle = host_assignment.idle_agents(key)
     if sum(map(host_assignment.agent_mb, idle)) >= lacking:
         for other in idle:
-            view = tx.world.agent(other)
             if lacking <= 0:
                 break
-            if view.placed:
+            if tx.world.agents[other].placed:
                 continue  # it got the slot of an evicted one
             lacking -= host_assignment.agent_mb(other)
-            evict(tx, view)
+            evict(tx, tx.world.agent(other))
     return False

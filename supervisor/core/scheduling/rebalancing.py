@@ -29,6 +29,7 @@ def leave_host(tx: Transaction, key: AgentKey) -> None:
     if not down and world.host_assignment.memory(key) > 0:
         return
     leaving: dict[RunKey, AgentKey] = {}
+    asked = bool(view.asking)
     placement.withdraw(tx, key, view.asking)
     for ticket, number in list(view.queued.items()):
         world.dequeue(key, ticket)
@@ -38,7 +39,8 @@ def leave_host(tx: Transaction, key: AgentKey) -> None:
         )
         leaving[ticket] = target if better else key
         world.enqueue(leaving[ticket], ticket, number)
-    _arrived(tx, {key, *leaving.values()})
+    if asked or any(target != key for target in leaving.values()):
+        _arrived(tx, {key, *leaving.values()})
 
 
 def move(tx: Transaction, key: AgentKey, ticket: RunKey, target: AgentKey) -> None:

@@ -28,7 +28,7 @@ SHOWN = 10
 #: Longest interval between two lines about the progress, in seconds.
 PROGRESS_SECS = 10.0
 #: A life takes 0.2 s of processor time, and seldom 1 s: one that takes longer than this has no end.
-LIFE_SECS = 5.0
+LIFE_SECS = 60.0
 #: Calls shown of a life without an end, the innermost ones.
 CALLS = 12
 
