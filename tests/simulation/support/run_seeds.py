@@ -12,7 +12,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import NamedTuple
@@ -133,10 +133,8 @@ def many(seeds: range, jobs: int, every: float, several: bool | None, number: in
     with multiprocessing.Pool(jobs) as pool:
         results = pool.imap_unordered(partial(result_of, several=several, number=number), seeds)
         while progress.left:
-            try:
+            with suppress(multiprocessing.TimeoutError):
                 progress.add(results.next(max(0.01, told + every - progress.secs)))
-            except multiprocessing.TimeoutError:
-                pass
             if progress.left and progress.secs - told >= every:
                 told = progress.secs
                 progress.tell()
