@@ -2,6 +2,7 @@
 
 import pytest
 
+from jobscribe.protocol.clusters.queues import Queues, UserLimits
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
@@ -261,6 +262,32 @@ def test_a_run_whose_agent_makes_room_gets_no_slot_unless_the_agent_stays(kit):
     assert not stage.job(1, UIDS[1]).live_tasks()
     stage.tell(EvictionRefused(second, stage.epochs[second]))
     assert stage.job(1, UIDS[1]).live_tasks()
+
+
+def test_an_agent_that_gets_the_slot_of_an_evicted_one_stays(kit):
+    """Two agents of one user would make room; the user may have one run, and the second gets its turn."""
+    host = HostCapacity(
+        host="a",
+        slots={"sequential": 1, "parallel": 2},
+        agent_mb={"sequential": 100, "parallel": 200},
+        memory_mb=450,
+    )
+    stage = kit.Stage(places={"local": (host,)}, queues=Queues(limits=UserLimits(running=1)))
+    first, second, third = key(kit, 0, kind="parallel"), key(kit, 1), key(kit, 1, kind="parallel")
+    stage.submit(0, uid=UIDS[0], job_run_mode="parallel")
+    stage.up(first)
+    stage.submit(2, uid=UIDS[2])
+    stage.up(key(kit, 2))
+    stage.submit(1, uid=UIDS[1])
+    stage.up(second)
+    stage.submit(4, uid=UIDS[1], job_run_mode="parallel")
+    stage.disconnect(first)
+    stage.connect(third)
+    stage.tell(RequireAgent(9, third))
+    stage.tell(DriverFound(first, "gone", "its process is gone"))
+    assert dismissed(stage) == [second]
+    assert stage.job(4, UIDS[1]).live_tasks()
+    assert stage.world.agent(third).phase == "up"
 
 
 def test_no_run_waits_where_an_agent_with_executions_waits_for_the_memory(kit):
