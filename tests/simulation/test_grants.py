@@ -14,15 +14,20 @@ from jobscribe.protocol import grants
 from jobscribe.protocol.grants import Ask, Row, Rows, Share
 
 SOAK = os.environ.get("SOAK") == "1"
+#: Lives that find a bug which others miss; they are tried first.
+FIRST = {
+    "lowers_the_row_before_the_limit": 23,
+    "writes_in_an_earlier_epoch": 10,
+    "writes_what_it_decided_on_other_rows": 6,
+    "raises_the_limit_before_the_row": 1,
+}
 #: Lives without planted bugs.
-SEEDS = 2_000 if SOAK else 20
-#: The life that finds a bug which many others miss; it is tried first.
-FIRST = {"writes_in_an_earlier_epoch": 65}
+SEEDS = sorted({*range(2_000 if SOAK else 20), *FIRST.values()})
 
 
 def test_the_site_never_runs_more_than_it_may_and_each_shard_gets_its_part() -> None:
     happened: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         try:
             happened += sim_grants.run(seed)
         except sim_grants.Violation as e:

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import run_seeds
 import sim_checks
 import simulator
 from sim_coverage import MUST_HAPPEN, never_happened
@@ -25,8 +26,8 @@ SLICE = 10
 RARE = (104, 151)
 #: Lives that all have several supervisors; of the others, 2 of 11 have.
 SEVERAL = 2_000 if os.environ.get("SOAK") == "1" else SLICE
-#: Lives with several supervisors that found defects of the product, see FOUND.md.
-FOUND = (1320, 8420)
+#: Lives that found defects of the product, see FOUND.md: seed, and number of supervisors.
+FOUND = ((1320, 2), (8420, 2), (9295, 5))
 
 _happened: Counter[str] = Counter()
 
@@ -50,9 +51,17 @@ def test_lives_with_several_supervisors_keep_the_guarantees(first: int) -> None:
         _happened.update(simulator.run(seed, several=True).happened)
 
 
-@pytest.mark.parametrize("seed", FOUND)
-def test_lives_in_which_several_supervisors_broke_a_guarantee_keep_it(seed: int) -> None:
-    simulator.run(seed, several=True)
+@pytest.mark.parametrize(("seed", "number"), FOUND)
+def test_lives_in_which_several_supervisors_broke_a_guarantee_keep_it(
+    seed: int, number: int
+) -> None:
+    simulator.run(seed, several=True, number=number)
+
+
+def test_lives_have_two_to_five_supervisors() -> None:
+    lives = (simulator.Simulator(seed, several=True) for seed in range(40))
+    number = Counter(len(sim.supervisors) for sim in lives)
+    assert set(number) == {2, 3, 4, 5} and number[5] > 8, number
 
 
 @pytest.mark.skipif(SEEDS < ALL, reason="these lives are too few for every fault: unset LIVES")
@@ -86,7 +95,7 @@ def _run(*args: str, hash_seed: int = 0) -> subprocess.CompletedProcess[str]:
 @pytest.mark.process
 @pytest.mark.parametrize(
     "seed",
-    [4, 9, *(pytest.param(n, marks=pytest.mark.soak("the same test[4]")) for n in (17, 43))],
+    [4, 108, *(pytest.param(n, marks=pytest.mark.soak("the same test[4]")) for n in (17, 43))],
 )
 def test_the_same_seed_is_the_same_life(seed: int) -> None:
     """The log is equal to the last byte: in another process, with other string hashes, and while
@@ -132,8 +141,40 @@ def test_an_error_comes_with_the_command_that_shows_it_again(
 
 
 @pytest.mark.process
-def test_many_seeds_in_two_processes_tell_what_happened() -> None:
-    done = _run("--seeds", "8", "--first", "100", "--jobs", "2")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_many_seeds_tell_what_happened_and_how_far_they_are(jobs: int) -> None:
+    done = _run("--seeds", "8", "--first", "100", "--jobs", str(jobs), "--every", "0")
     assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1].startswith("8 seeds from 100, ")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(
+        ("... 0 of 8 seeds, 0 failed, 0 s, ", "... 1 of 8 seeds, 0 failed, ")
+    )
+    assert lines[-1].startswith("8 seeds from 100, ")
     assert "  the supervisor was told to stop" in done.stdout
+
+
+@pytest.mark.process
+def test_a_failure_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def life(self: simulator.Simulator) -> simulator.Lived:
+        return simulator.Lived(Counter(), "", 1 // (self.seed - 4))
+
+    monkeypatch.setattr(simulator.Simulator, "run", life)
+    assert run_seeds.many(range(3, 6), 1, 0.0, None, None) == 1
+    told = capsys.readouterr().out
+    assert told.index("seed 4: ZeroDivisionError") < told.index("... 2 of 3 seeds, 1 failed")
+
+
+def test_a_life_without_an_end_fails_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(self: simulator.Simulator) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(simulator.Simulator, "run", endless)
+    monkeypatch.setattr(run_seeds, "LIFE_SECS", 0.2)
+    broken = run_seeds.result_of(3, True, 5).broken
+    assert broken is not None
+    assert broken.startswith("seed 3: it has not ended after 0.2 s of processor time, in\n")
+    assert "in endless\n" in broken
+    assert broken.endswith("run_seeds.py --seed 3 --supervisors several --number 5 --trace")

@@ -113,6 +113,8 @@ def evict(tx: Transaction, view: AgentState, reason: str = UNNEEDED) -> None:
         view.idle = False
         tx.emit(ClearTimer(timers.AgentIdleDeadline(key)))
     tx.change_phase(view, PhaseTrigger.EVICTION_REQUESTED)
+    if view.asking:
+        placement.withdraw_all(tx, key)  # a freed slot would go to a run whose agent ends
     tx.emit(EvictAgent(key, view.epoch, view.record.handle or {}, reason))
     tx.emit(SetTimer(timers.AgentLeaveDeadline(key), tx.world.policy.agent_start_secs))
     # an agent that has waited for longer may now need fewer others to leave
@@ -185,6 +187,8 @@ def ensure_memory(tx: Transaction, key: AgentKey) -> bool:
         for other in idle:
             if lacking <= 0:
                 break
+            if tx.world.agents[other].placed:
+                continue  # it got the slot of an evicted one
             lacking -= host_assignment.agent_mb(other)
             evict(tx, tx.world.agent(other))
     return False

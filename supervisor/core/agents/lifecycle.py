@@ -313,10 +313,9 @@ def retry_memory(tx: Transaction) -> None:
         view = tx.world.agent(key)
         if not view.needed:
             tx.change_phase(view, PhaseTrigger.NOT_NEEDED)
-        elif (key.driver, key.host) in freed:
-            if idle_eviction.ensure_memory(tx, key):
-                tx.change_phase(view, PhaseTrigger.MEMORY_FREED)
-                ensure(tx, key)
+        elif (key.driver, key.host) in freed and idle_eviction.ensure_memory(tx, key):
+            tx.change_phase(view, PhaseTrigger.MEMORY_FREED)
+            ensure(tx, key)
         elif key.driver in drivers:
             rebalancing.leave_host(tx, key)
 

@@ -18,12 +18,18 @@ from . import placement
 
 
 def leave_host(tx: Transaction, key: AgentKey) -> None:
-    """Move queued runs of a host that cannot run the agent now, where a better host exists."""
+    """Move queued runs of a host that cannot run the agent now, where a better host exists.
+
+    A host whose memory is being freed keeps them: `rebalance` may have chosen it, and would again.
+    """
     world = tx.world
     view, down = world.agent(key), world.host_assignment.gets_nothing(key)
     if not view.queued or len(world.policy.hosts(key.driver)) == 1:
         return
+    if not down and world.host_assignment.memory(key) > 0:
+        return
     leaving: dict[RunKey, AgentKey] = {}
+    asked = bool(view.asking)
     placement.withdraw(tx, key, view.asking)
     for ticket, number in list(view.queued.items()):
         world.dequeue(key, ticket)
@@ -33,7 +39,8 @@ def leave_host(tx: Transaction, key: AgentKey) -> None:
         )
         leaving[ticket] = target if better else key
         world.enqueue(leaving[ticket], ticket, number)
-    _arrived(tx, {key, *leaving.values()})
+    if asked or any(target != key for target in leaving.values()):
+        _arrived(tx, {key, *leaving.values()})
 
 
 def move(tx: Transaction, key: AgentKey, ticket: RunKey, target: AgentKey) -> None:

@@ -193,7 +193,7 @@ class HostAssignment:
         """Return 2 if the host has memory for this agent or the agent is there, 1 if evicting idle
         agents frees enough, else 0.
         """
-        lacking = self.missing_mb(key)
+        lacking = self.missing_mb(key) + self.reserved_mb(key)
         if lacking <= 0:
             return 2
         return int(

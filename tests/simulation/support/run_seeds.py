@@ -1,30 +1,52 @@
 """Run seeds of the simulator: `--seed N` runs one (with `--trace`, step by step); `--seeds N` runs
-N seeds from `--first` on, in `--jobs` processes. `--supervisors several` gives each life 2 or 3 of them;
-by default the seed decides.
+N seeds from `--first` on, in `--jobs` processes. `--supervisors several` gives each life 2 to 5 of them,
+and `--number` a certain number; by default the seed decides.
 """
 
 import argparse
-import concurrent.futures
+import multiprocessing
 import os
+import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from types import FrameType
+from typing import NamedTuple
 
 from sim_coverage import never_happened
-from simulator import Violation, run
+from sim_site import NUMBERS
+from simulator import Violation, command, run
 
-#: Number of seeds per process and batch.
-SLICE = 20
 #: With this number of seeds, everything in `sim_coverage` must have happened.
 ENOUGH = 300
 #: Number of failures to print; the others are only counted.
 SHOWN = 10
+#: Longest interval between two lines about the progress, in seconds.
+PROGRESS_SECS = 10.0
+#: A life takes 0.2 s of processor time, and seldom 1 s: one that takes longer than this has no end.
+LIFE_SECS = 60.0
+#: Calls shown of a life without an end, the innermost ones.
+CALLS = 12
 
 
-def one(seed: int, *, trace: bool, several: bool | None) -> int:
+class Result(NamedTuple):
+    """One life. secs: of processor time. broken: the violation, with the command that shows it."""
+
+    seed: int
+    happened: Counter[str]
+    steps: int
+    secs: float
+    broken: str | None = None
+
+
+def one(seed: int, *, trace: bool, several: bool | None, number: int | None) -> int:
     try:
-        lived = run(seed, print if trace else None, several=several)
+        with _ends(seed, several, number):
+            lived = run(seed, print if trace else None, several=several, number=number)
     except Violation as e:
         print(f"seed {seed}: {e}")
         return 1
@@ -32,58 +54,100 @@ def one(seed: int, *, trace: bool, several: bool | None) -> int:
     return 0
 
 
-def slice_of(first: int, count: int, several: bool | None) -> tuple[Counter[str], list[str], int]:
-    """Return the counted events of these lives, the violations, and the number of steps."""
-    total: Counter[str] = Counter()
-    broken, steps = [], 0
-    for seed in range(first, first + count):
-        try:
-            lived = run(seed, several=several)
-        except Violation as e:
-            broken.append(f"seed {seed}: {e}")
-        else:
-            total += lived.happened
-            steps += lived.steps
-    return total, broken, steps
+def result_of(seed: int, several: bool | None, number: int | None) -> Result:
+    began = time.process_time()
+    broken, happened, steps = None, Counter[str](), 0
+    try:
+        with _ends(seed, several, number):
+            happened, _, steps = run(seed, several=several, number=number)
+    except Violation as e:
+        broken = f"seed {seed}: {e}"
+    return Result(seed, happened, steps, time.process_time() - began, broken)
 
 
-def in_processes(
-    first: int, count: int, jobs: int, several: bool | None
-) -> Iterator[tuple[Counter[str], list[str], int]]:
-    slices = [
-        (n, min(SLICE, first + count - n), several) for n in range(first, first + count, SLICE)
-    ]
-    if jobs == 1:
-        yield from (slice_of(*s) for s in slices)
-        return
-    with concurrent.futures.ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(slice_of, *zip(*slices, strict=True))
+@contextmanager
+def _ends(seed: int, several: bool | None, number: int | None) -> Iterator[None]:
+    """Raise Violation in a life that does not end."""
+
+    def endless(_signal: int, frame: FrameType | None) -> None:
+        calls = "".join(traceback.format_stack(frame)[-CALLS:])
+        raise Violation(
+            f"it has not ended after {LIFE_SECS:g} s of processor time, in\n{calls}to see it again: "
+            + command(seed, several, number)
+        )
+
+    signal.signal(signal.SIGVTALRM, endless)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LIFE_SECS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
-def many(first: int, count: int, jobs: int, several: bool | None) -> int:
-    began = time.monotonic()
-    total: Counter[str] = Counter()
-    failed = steps = done = 0
-    for happened, broken, walked in in_processes(first, count, jobs, several):
-        total += happened
-        steps += walked
-        done += SLICE
-        for sentence in broken[: max(0, SHOWN - failed)]:
-            print(sentence, flush=True)
-        failed += len(broken)
-        if done % 1000 == 0 and done < count:
-            print(
-                f"... {done} seeds, {failed} failed, {time.monotonic() - began:.0f} s", flush=True
-            )
-    for what, n in sorted(total.items()):
+class Progress:
+    """The results so far of many lives."""
+
+    def __init__(self, seeds: range, jobs: int) -> None:
+        self.jobs = jobs
+        self.total, self.steps, self.failed = Counter[str](), 0, 0
+        self.cpu_secs, self.slowest = 0.0, (0.0, seeds.start)
+        self.count, self.left = len(seeds), set(seeds)
+        self._began = time.monotonic()
+
+    @property
+    def secs(self) -> float:
+        return time.monotonic() - self._began
+
+    def add(self, result: Result) -> None:
+        """Count a life, and print its failure."""
+        self.total += result.happened
+        self.steps += result.steps
+        self.left.discard(result.seed)
+        self.cpu_secs += result.secs
+        self.slowest = max(self.slowest, (result.secs, result.seed))
+        if result.broken is not None:
+            self.failed += 1
+            if self.failed <= SHOWN:
+                print(result.broken, flush=True)
+
+    def times(self) -> str:
+        """Return the processor time per life, and the slowest life."""
+        mean = self.cpu_secs / max(1, self.count - len(self.left))
+        return f"{mean:.2f} s per life, {self.slowest[0]:.2f} s for seed {self.slowest[1]}"
+
+    def tell(self) -> None:
+        """Print one line. The oldest seeds of those left are in progress."""
+        done, now = self.count - len(self.left), ", ".join(map(str, sorted(self.left)[: self.jobs]))
+        print(
+            f"... {done} of {self.count} seeds, {self.failed} failed, {self.secs:.0f} s,"
+            f" {self.times()}, now {now}",
+            flush=True,
+        )
+
+
+def many(seeds: range, jobs: int, every: float, several: bool | None, number: int | None) -> int:
+    """Run these lives. every: seconds between two lines about the progress."""
+    progress = Progress(seeds, jobs)
+    told = 0.0
+    # in other processes also with one job: this one tells the progress of a life that takes long
+    with multiprocessing.Pool(jobs) as pool:
+        results = pool.imap_unordered(partial(result_of, several=several, number=number), seeds)
+        while progress.left:
+            with suppress(multiprocessing.TimeoutError):
+                progress.add(results.next(max(0.01, told + every - progress.secs)))
+            if progress.left and progress.secs - told >= every:
+                told = progress.secs
+                progress.tell()
+    for what, n in sorted(progress.total.items()):
         print(f"{n:8d}  {what}")
-    missing = never_happened(total) if count >= ENOUGH else []
+    missing = never_happened(progress.total) if len(seeds) >= ENOUGH else []
     if missing:
         print("never happened: " + "; ".join(missing))
     print(
-        f"{count} seeds from {first}, {steps} steps, {failed} failed, {time.monotonic() - began:.1f} s"
+        f"{len(seeds)} seeds from {seeds.start}, {progress.steps} steps, {progress.failed} failed,"
+        f" {progress.secs:.1f} s, {progress.times()}"
     )
-    return 1 if failed or missing else 0
+    return 1 if progress.failed or missing else 0
 
 
 def main() -> int:
@@ -93,12 +157,17 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--every", type=float, default=PROGRESS_SECS)
     parser.add_argument("--supervisors", choices=("one", "several"))
+    parser.add_argument("--number", type=int, choices=sorted(set(NUMBERS)))
     args = parser.parse_args()
     several = None if args.supervisors is None else args.supervisors == "several"
+    if args.number is not None:
+        several = True
     if args.seed is not None:
-        return one(args.seed, trace=args.trace, several=several)
-    return many(args.first, args.seeds, max(1, args.jobs), several)
+        return one(args.seed, trace=args.trace, several=several, number=args.number)
+    seeds = range(args.first, args.first + args.seeds)
+    return many(seeds, max(1, args.jobs), args.every, several, args.number)
 
 
 if __name__ == "__main__":

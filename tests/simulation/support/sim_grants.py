@@ -18,6 +18,8 @@ from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.grants import Answer, Holder, Row, Rows, Step, Table, Tell, Use, Write, part
 
 LIMIT = "slots.local_sequential"
+#: Numbers of shards, and of supervisors that serve at once; each as likely.
+NUMBERS = (2, 3, 4, 5, 5)
 #: As in supervisor/runs/site_grants.py.
 LOOK_SECS, READ_SECS, ANSWER_SECS = 0.25, 0.5, 2.0
 #: Interval in which a supervisor looks for ended runs; and the longest run.
@@ -332,7 +334,7 @@ class Grants:
     def __init__(self, seed: int) -> None:
         self.time = Time(seed)
         r = self.time.random
-        self.total = r.choice((2, 2, 3, 4))
+        self.total = r.choice(NUMBERS)
         self.capacity = r.choice((self.total, 5, 8, 13))
         self.table = GrantRows(lambda: self.time.now)
         #: of commits, then of grants
@@ -350,22 +352,22 @@ class Grants:
         if not written:
             late = self.table.turn != step.turn
             self.time.saw("a write came too late" if late else "a write was fenced")
-        for each in self.logs:
-            self.check(each)
+        self.check(*self.logs)
         return written
 
-    def check(self, log: ShardLog) -> None:
+    def check(self, *logs: ShardLog) -> None:
         rows = self.table.of(LIMIT)
         total = sum(row.granted for row in rows.values())
         if total > self.capacity:
             raise Violation(f"{total} of {self.capacity} are granted: {rows}")
-        granted = rows[log.number].granted if log.number in rows else 0
-        if len(log.placed) > granted:
-            raise Violation(f"shard {log.number} has placed {len(log.placed)} of {granted}")
         if sum(each.running for each in self.logs) > self.capacity:
             raise Violation("more runs than the site may run")
-        if granted > part(self.capacity, log.number, self.total):
-            self.time.saw("a shard used more than its part")
+        for log in logs:
+            granted = rows[log.number].granted if log.number in rows else 0
+            if len(log.placed) > granted:
+                raise Violation(f"shard {log.number} has placed {len(log.placed)} of {granted}")
+            if granted > part(self.capacity, log.number, self.total):
+                self.time.saw("a shard used more than its part")
 
     def _check_fairness(self) -> None:
         """A shard that wants its part has it one run and one exchange later; and nothing is idle while
@@ -451,8 +453,7 @@ class Grants:
         self.time.after(WILD_SECS, self._calm)
         while self.time.now < BEGIN + WILD_SECS + CALM_SECS:
             self.time.step()
-            for log in self.logs:
-                self.check(log)
+            self.check(*self.logs)
             self._check_fairness()
         for log in self.logs:
             if all(s.life.over for s in log.supervisors):

@@ -43,6 +43,8 @@ QUEUE_SECS = 200.0
 LOOKS = 20
 #: Seeds of lives with several supervisors, modulo 11: those of no planted bug in test_planted_bugs.
 SEEDS, MODULO = (9, 10), 11
+#: Numbers of supervisors in these lives, each as likely.
+NUMBERS = (2, 3, 4, 5, 5)
 #: Faults of single messages, besides those of `sim_faults`: probability per message.
 SHARES = {
     "a message to the database was lost": 0.02,

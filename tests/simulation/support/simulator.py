@@ -59,9 +59,12 @@ class Simulator:
         trace: Callable[[str], None] | None = None,
         *,
         several: bool | None = None,
+        number: int | None = None,
     ) -> None:
-        """several: whether the site has several supervisors; by default the seed says."""
-        self.seed, self.several = seed, several
+        """several: whether the site has several supervisors; number: of several ones. By default the
+        seed says.
+        """
+        self.seed, self.several, self.number = seed, several, number
         self.time = Time(seed, trace)
         r = self.time.random
         self.swarm = Swarm(r)
@@ -95,16 +98,17 @@ class Simulator:
         self.small = r.random() < 0.3
         self.policy = policy
         self.machine = Machine(self.time, self.broken, Agent)
-        number = 1
+        processes = 1
         if sim_site.wanted(seed) if several is None else several:
-            number = r.choice((2, 2, 3))
+            drawn = r.choice(sim_site.NUMBERS)
+            processes = number or drawn
         self.supervisors = [
             Supervisor(self.time, self.machine, policy, 640 if self.small else MAX_FRAME)
-            for _ in range(number)
+            for _ in range(processes)
         ]
         #: the supervisor that serves, or was the last one to do so
         self.serving = self.supervisors[0]
-        self.site: Site | None = None if number == 1 else Site(self, self.supervisors)
+        self.site: Site | None = None if processes == 1 else Site(self, self.supervisors)
         for supervisor in self.supervisors:
             supervisor.site = self.site
         self.machine.connect = self.serving.connect if self.site is None else self.site.connect
@@ -238,20 +242,25 @@ class Simulator:
 
     def broken(self, sentence: str) -> None:
         raise Violation(
-            f"{sentence}\nat {self.time.now - BEGIN:.3f} s, step {self.time.steps}; to see it again: {command(self.seed, self.several)}"
+            f"{sentence}\nat {self.time.now - BEGIN:.3f} s, step {self.time.steps}; to see it again: {command(self.seed, self.several, self.number)}"
         )
 
 
-def command(seed: int, several: bool | None = None) -> str:
+def command(seed: int, several: bool | None = None, number: int | None = None) -> str:
     more = "" if several is None else " --supervisors " + ("several" if several else "one")
+    more += "" if number is None else f" --number {number}"
     return f".venv/bin/python tests/simulation/support/run_seeds.py --seed {seed}{more} --trace"
 
 
 def run(
-    seed: int, trace: Callable[[str], None] | None = None, *, several: bool | None = None
+    seed: int,
+    trace: Callable[[str], None] | None = None,
+    *,
+    several: bool | None = None,
+    number: int | None = None,
 ) -> Lived:
     """Run one life; raise Violation if a guarantee is broken."""
-    sim = Simulator(seed, trace, several=several)
+    sim = Simulator(seed, trace, several=several, number=number)
     reached, page, asking = failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING
     hours = placement.HOURS_SECS
     failpoints.reached, placement.HOURS_SECS = sim.reached, sim_hours.LOOK_SECS
@@ -263,7 +272,7 @@ def run(
         raise
     except Exception as e:
         raise Violation(
-            f"{type(e).__name__}: {e}\nto see it again: {command(seed, several)}"
+            f"{type(e).__name__}: {e}\nto see it again: {command(seed, several, number)}"
         ) from e
     finally:
         failpoints.reached, state_machine.SNAPSHOT_PAGE, placement.ASKING = reached, page, asking

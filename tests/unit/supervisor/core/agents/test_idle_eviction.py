@@ -2,6 +2,7 @@
 
 import pytest
 
+from jobscribe.protocol.clusters.queues import Queues, UserLimits
 from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import (
@@ -9,6 +10,7 @@ from jobscribe.supervisor.core.interface.inputs import (
     DriverFound,
     DriverStopped,
     EvictionRefused,
+    HostChanged,
     RequireAgent,
 )
 from jobscribe.supervisor.core.resources.host_selection import HostCapacity
@@ -241,6 +243,75 @@ def test_an_agent_whose_runs_wait_makes_room_for_one_that_has_executions(kit):
     assert dismissed(stage) == [] and stage.world.agent(second).phase == "crowded"
 
 
+def test_a_run_whose_agent_makes_room_gets_no_slot_unless_the_agent_stays(kit):
+    host = HostCapacity(
+        host="a", slots={"sequential": 2}, agent_mb={"sequential": 100}, memory_mb=250
+    )
+    stage = kit.Stage(places={"local": (host,)})
+    first, second = key(kit, 0), key(kit, 1)
+    for n in (0, 2):
+        stage.submit(n, uid=UIDS[n])
+        stage.up(key(kit, n))
+        stage.reports(kit.running(stage.token(n, UIDS[n])), key=key(kit, n))
+    stage.submit(1, uid=UIDS[1])
+    stage.disconnect(first)
+    stage.connect(second)
+    stage.tell(DriverFound(first, "gone", "its process is gone"))
+    assert dismissed(stage) == [second]
+    stage.end(stage.token(2, UIDS[2]))
+    assert not stage.job(1, UIDS[1]).live_tasks()
+    stage.tell(EvictionRefused(second, stage.epochs[second]))
+    assert stage.job(1, UIDS[1]).live_tasks()
+
+
+def test_an_agent_that_gets_the_slot_of_an_evicted_one_stays(kit):
+    """Two agents of one user would make room; the user may have one run, and the second gets its turn."""
+    host = HostCapacity(
+        host="a",
+        slots={"sequential": 1, "parallel": 2},
+        agent_mb={"sequential": 100, "parallel": 200},
+        memory_mb=450,
+    )
+    stage = kit.Stage(places={"local": (host,)}, queues=Queues(limits=UserLimits(running=1)))
+    first, second, third = key(kit, 0, kind="parallel"), key(kit, 1), key(kit, 1, kind="parallel")
+    stage.submit(0, uid=UIDS[0], job_run_mode="parallel")
+    stage.up(first)
+    stage.submit(2, uid=UIDS[2])
+    stage.up(key(kit, 2))
+    stage.submit(1, uid=UIDS[1])
+    stage.up(second)
+    stage.submit(4, uid=UIDS[1], job_run_mode="parallel")
+    stage.disconnect(first)
+    stage.connect(third)
+    stage.tell(RequireAgent(9, third))
+    stage.tell(DriverFound(first, "gone", "its process is gone"))
+    assert dismissed(stage) == [second]
+    assert stage.job(4, UIDS[1]).live_tasks()
+    assert stage.world.agent(third).phase == "up"
+
+
+def test_no_run_waits_where_an_agent_with_executions_waits_for_the_memory(kit):
+    places = (
+        HostCapacity(
+            host="a", slots={"sequential": 4}, agent_mb={"sequential": 100}, memory_mb=150
+        ),
+        HostCapacity(host="b", slots={"sequential": 1}),
+    )
+    stage = kit.Stage(places={"local": places})
+    _host(stage, "a", up=False)
+    stage.submit(0, uid=UIDS[0])
+    _host(stage, "a")
+    stage.submit(1, uid=UIDS[1])
+    stage.up(key(kit, 1))
+    stage.reports(kit.running(stage.token(1, UIDS[1])), key=key(kit, 1))
+    stage.disconnect(key(kit, 1))
+    stage.connect(key(kit, 2))
+    stage.tell(DriverFound(key(kit, 1), "gone", "its process is gone"))
+    assert dismissed(stage) == [key(kit, 2)]
+    stage.submit(3, uid=UIDS[3])
+    assert started(stage) == [key(kit, 3, "b")]
+
+
 def test_nobody_goes_where_that_would_not_help(one, kit):
     idle(one, kit, 0)
     one.submit(1, uid=UIDS[1])
@@ -264,6 +335,74 @@ def test_a_run_goes_where_there_is_memory(kit):
     assert [k.host for k in dismissed(stage)] == ["b" if free else "a"]
     stage.disconnect(dismissed(stage)[0])
     assert [(k.uid, k.host) for k in started(stage)] == [(UIDS[3], "b" if free else "a")]
+
+
+@pytest.fixture
+def full(kit):
+    """Host a has a free slot and no memory for one more agent; host b has memory and no free slot.
+
+    User 0 has the slot of b, and runs on a that wait until this run ends. Agents of user 0 take all
+    memory of a: one for these runs, and an idle one for parallel runs.
+    """
+    places = tuple(
+        HostCapacity(
+            host=host,
+            slots={"sequential": 1, "parallel": 1},
+            agent_mb={"sequential": 100, "parallel": 200},
+            memory_mb=mb,
+        )
+        for host, mb in (("a", 300), ("b", 200))
+    )
+    slots = {("local", kind): 1 for kind in ("sequential", "parallel")}
+    stage = kit.Stage(places={"local": places}, op_run_slots=slots)
+    stage.submit(0, uid=UIDS[0], job_run_mode="parallel")
+    stage.up(key(kit, 0, kind="parallel"))
+    stage.end(stage.token(0, UIDS[0]))
+    _host(stage, "a", up=False)
+    stage.submit(1, uid=UIDS[0])
+    stage.up(key(kit, 0, "b"))
+    _host(stage, "a")
+    _host(stage, "b", up=False)
+    stage.submit(2, uid=UIDS[0])
+    stage.submit(3, uid=UIDS[0])
+    stage.up(key(kit, 0))
+    _host(stage, "b")
+    return stage
+
+
+def _host(stage, host, *, up=True):
+    stage.tell(HostChanged("local", host, up, "it does not answer"))
+
+
+def _queue(stage, key):
+    return [jid for jid, _ in stage.world.agent(key).queued]
+
+
+def test_a_run_stays_where_memory_is_being_freed(full, kit):
+    """The slot of a is free, and b has the fewer runs: each of the two moves its run to the other."""
+    full.submit(1, uid=UIDS[1])
+    assert started(full) == [key(kit, 1, "b")]
+    full.up(key(kit, 1, "b"))
+    assert dismissed(full) == [key(kit, 0, kind="parallel")]
+    assert _queue(full, key(kit, 1)) == [kit.jid_of(1, UIDS[1])]
+    full.disconnect(key(kit, 0, kind="parallel"))
+    assert started(full) == [key(kit, 1)]
+    full.up(key(kit, 1))
+    assert full.job(1, UIDS[1]).live_tasks()
+
+
+def test_a_decision_ends_where_another_agent_waits_for_the_memory(full, kit):
+    """The run waits on a until the other agent has the memory, and then on b."""
+    parallel = key(kit, 1, kind="parallel")
+    full.submit(2, uid=UIDS[1], job_run_mode="parallel")
+    assert dismissed(full) == [key(kit, 0, kind="parallel")]
+    full.submit(1, uid=UIDS[1])
+    full.up(key(kit, 1, "b"))
+    assert _queue(full, parallel) == [kit.jid_of(2, UIDS[1])]
+    assert _queue(full, key(kit, 1)) == [kit.jid_of(1, UIDS[1])]
+    full.disconnect(key(kit, 0, kind="parallel"))
+    assert started(full) == [parallel]
+    assert _queue(full, key(kit, 1, "b")) == [kit.jid_of(1, UIDS[1])]
 
 
 def test_a_restart_counts_those_that_may_be_there_before_it_starts_others(one, kit):
