@@ -30,6 +30,7 @@ from jobscribe.protocol.shards import shard_of
 from jobscribe.protocol.wire.handshake import ACTOR, HOME_TOKEN, PEER, SIGNED_IN, TOKEN_SCOPES
 from jobscribe.runtime.store_address import parsed
 from jobscribe.service.site.shards import with_schema
+from jobscribe.supervisor.access import site_revocations
 from jobscribe.web.server.development_login import uid_of
 
 pytestmark = pytest.mark.process
@@ -298,6 +299,20 @@ def test_a_token_of_another_shard_ends_with_the_token_that_created_it(sharded: S
             assert sharded.ask(sender, f"/api/{path}", body)[0] in (403, 501), path
         url = sharded.address(0)["url"]
         assert sharded.ask(boss, f"/api/{path}", body, url=url)[0] in (401, 403), path
+    # also if a supervisor alone is asked to revoke it
+    alone = site.post("token-create", uid=ADMIN, name="t", scopes=["read", "control", "admin"])
+    second = sharded.ask(alone["secret"], "/api/token-create", given)[1]
+    revoke = {"uid": ADMIN, "id": alone["id"]}
+    code, ended = sharded.ask(
+        site.token, "/api/token-revoke", revoke, url=sharded.address(0)["url"]
+    )
+    assert code == 200 and ended["alsoRevoked"] == []
+    until(
+        lambda: sharded.ask(second["secret"], "/api/whoami")[1].get("code") == "tokenRevoked",
+        "the other shard revokes what it created",
+        5 * 2 * site_revocations.LOOK_SECS,
+    )
+    assert sharded.ask(child["secret"], "/api/whoami")[0] == 200
     code, ended = sharded.ask(boss, "/api/token-revoke", {"uid": ADMIN, "id": made["id"]})
     assert code == 200 and ended["alsoRevoked"] == [child["id"]], ended
     assert sharded.ask(child["secret"], "/api/whoami")[1]["code"] == "tokenRevoked"
@@ -327,6 +342,20 @@ def test_a_machine_gets_a_token_by_code_in_the_shard_of_its_user(
         assert sharded.ask(site.token, "/api/device-answer", body)[1]["code"] == "deviceCodeUnknown"
     got = poll(begun)
     assert sharded.ask(got["secret"], "/api/whoami")[1]["uid"] == uid
+    # an administrator's token approves it for users of its own shard and of others
+    boss = site.post("token-create", uid=ADMIN, name="t", scopes=["read", "control", "admin"])
+    for revoked in (False, True):
+        begun = posted("device-start?name=laptop&scope=read", {})
+        body = {"uid": uid, "userCode": begun["userCode"], "approve": True}
+        assert sharded.ask(boss["secret"], "/api/device-answer", body)[0] == 200
+        if revoked:  # before the machine has its token
+            site.post("token-revoke", uid=ADMIN, id=boss["id"], reason="test")
+            assert poll(begun)["code"] == "deviceDenied"
+            assert sharded.ask(got["secret"], "/api/whoami")[1]["code"] == "tokenRevoked"
+        else:
+            got = poll(begun)
+            assert (got["uid"], got["createdBy"], got["scopes"]) == (uid, ADMIN, ["read"])
+            assert got["expiresAt"] <= boss["expiresAt"]
     assert poll(begun)["code"] == "deviceCodeUnknown"
     begun = posted("device-start?name=laptop&scope=read", {})
     site.post("device-answer", uid=uid, userCode=begun["userCode"], approve=False)
