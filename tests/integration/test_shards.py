@@ -22,7 +22,7 @@ import pytest
 import requests
 from certificate_authority import Authority
 from supervisor_fork_server import ForkedProcess
-from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, shell, spec, until
 
 from jobscribe.client import Client
 from jobscribe.db.maintenance.move import move_shard
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.process
 TOTAL = 2
 #: Slots of the whole site.
 SLOTS = 6
+CORES = 6
 #: Longer than any failover; the machine is busy.
 DEADLINE_SECS = 60.0
 SCOPES = ("read", "control", "debug")
@@ -142,7 +143,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
             "store.standby=true",
             f"shards.count={TOTAL}",
             f"slots.local_sequential={SLOTS}",
-            "resources.local_cpu=6",
+            f"resources.local_cpu={CORES}",
             f"auth.users={roles}",
             "supervisor.development=true",
         ),
@@ -688,15 +689,33 @@ class Gated:
 
     def submit(self, count: int) -> None:
         for _ in range(count):
-            gate = f"until [ -e {self._place}/{self._uid}{len(self.runs)} ]; do sleep 0.05; done"
-            text = f"echo + >>{self._stamps}; {gate}; echo - >>{self._stamps}"
-            self.runs.append(shell(text, self._uid))
+            self.runs.append(shell(self._text(), self._uid))
             self._sharded.site.submit(self.runs[-1])
+
+    def _text(self) -> str:
+        gate = f"until [ -e {self._place}/{self._uid}{len(self.runs)} ]; do sleep 0.05; done"
+        return f"echo + >>{self._stamps}; {gate}; echo - >>{self._stamps}"
+
+    def gang(self, tasks: int) -> dict[str, Any]:
+        """Return a run with roles, of which each task uses a core."""
+        command = ["/bin/sh", "-c", self._text()]
+        first = {"name": "first", "command": command, "tasks": tasks - 1, "cpu": 1, "memoryMb": 20}
+        second = {**first, "name": "second", "tasks": 1}
+        run = spec([], self._uid, roles=[first, second])
+        del run["command"]
+        return run
+
+    def submit_gang(self, tasks: int) -> None:
+        self.runs.append(self.gang(tasks))
+        self._sharded.site.submit(self.runs[-1])
 
     def open(self, count: int) -> None:
         """Let the first runs end."""
         for n in range(count):
-            (self._place / f"{self._uid}{n}").touch()
+            self.end(n)
+
+    def end(self, n: int) -> None:
+        (self._place / f"{self._uid}{n}").touch()
 
     def running(self) -> set[int]:
         """Return the numbers of runs that run; requests are repeated while nobody serves the shard."""
@@ -738,6 +757,41 @@ def test_a_shard_uses_what_another_one_leaves_idle_and_gives_it_back_as_runs_end
         assert site.wait(run)["exit"]["code"] == 0
     assert most_at_once(stamps) == SLOTS
     assert stamps.read_text().count("+") == 12, "each job ran once"
+
+
+def test_runs_with_roles_use_cores_that_another_shard_leaves_idle(
+    sharded: Sharded, tmp_path: Path
+) -> None:
+    stamps, part = tmp_path / "stamps", CORES // TOTAL
+    lent, own = (Gated(sharded, tmp_path, stamps, uid) for uid in (BOB, ANN))
+    for _ in range(3):
+        lent.submit_gang(part)
+    until(lambda: len(lent.running()) == 2, "one user has all cores", DEADLINE_SECS)
+    own.submit_gang(part)
+    for run, said in (
+        (own.runs[0], "may use 0 of the site's 6 cores now, and other shards use 6"),
+        (lent.runs[2], "may use 3 of the site's 6 cores now"),
+    ):
+        until(
+            lambda run=run, said=said: said in str(sharded.site.status(run)["jobStatusMessage"]),
+            f"a run says: {said}",
+            DEADLINE_SECS,
+        )
+    (first, second) = lent.running()
+    lent.end(first)
+    until(lambda: own.running() == {0}, "the other user has its part", DEADLINE_SECS)
+    assert lent.running() == {second}, "nothing new starts"
+    own.end(0)
+    until(lambda: len(lent.running()) == 2, "its cores are lent again", DEADLINE_SECS)
+    lent.open(3)
+    for run in (*lent.runs, *own.runs):
+        assert sharded.site.wait(run)["state"] == "completed"
+    assert most_at_once(stamps) == CORES
+    assert stamps.read_text().count("+") == 4 * part, "each task ran once"
+    # one that needs more than the part of a shard could wait for ever
+    body = {"reqId": req_id(), "run": lent.gang(part + 1)}
+    code, refused = sharded.ask(sharded.site.token, "/api/run-simulation", body)
+    assert code == 400 and "4 cores together" in refused["error"], refused
 
 
 class HeldWrites:
