@@ -940,7 +940,7 @@ def test_a_root_with_shards_is_not_used_without_them(sharded: Sharded) -> None:
     for words in (("up",), ("up", "--no-web")):
         done = sharded.site.command(*words, "--port", "0")
         assert done.returncode == 78 and "shards.count" in done.stderr, done.stderr
-    for words in (("db", "compact"), ("db", "backup", "x"), ("db", "repair")):
+    for words in (("db", "backup", "x"), ("db", "repair")):
         done = sharded.site.command(*words)
         assert done.returncode == 125 and "shards/0" in done.stderr, (words, done.stderr)
     done = sharded.site.command("--root", str(sharded.root(1)), "db", "check")
@@ -964,6 +964,15 @@ def test_commands_read_the_logs_of_all_shards(sharded: Sharded) -> None:
         assert refused.returncode != 0 and "no events" in refused.stderr
     last = json.loads(site.command("--json", "db", "story", "last").stdout)
     assert last["stream"] == f"job/{jid_of(runs[BOB])}"
+    # each supervisor exchanges its own log
+    done = site.command("--json", "db", "compact", "--older-than", "0", "--no-keep")
+    assert done.returncode == 0, done.stderr
+    compacted = json.loads(done.stdout)["shards"]
+    assert {k: c["changed"] for k, c in compacted.items()} == {"0": True, "1": True}
+    again = site.command("db", "compact", "--older-than", "0", "--dry-run", "--shard", "1")
+    assert again.stdout.startswith("shard 1: "), again.stderr
+    for run in runs.values():
+        assert site.status(run)["state"] == "completed"
     events = [json.loads(line) for line in site.command("db", "export").stdout.splitlines()]
     for uid, run in runs.items():
         streams = {e["shard"] for e in events if e["stream"] == f"job/{jid_of(run)}"}
