@@ -36,6 +36,17 @@ class ShardAddresses:
                 raise Unreached(e.sentence) from None
         return [self._read[shard]]
 
+    def others(self, shard: int, url: str) -> list[str]:
+        """Return the other addresses of the shard: those of the settings, or the one that its root names now."""
+        if self._given:
+            return [u for u in self._given[shard] if u != url]
+        try:
+            found = self._sources[shard]().url
+        except ClientError:
+            return []
+        self._read[shard] = found
+        return [] if found == url else [found]
+
     def serves(self, shard: int, url: str) -> None:
         """Try this address first from now on."""
         if self._given and self._given[shard][0] != url:

@@ -67,6 +67,7 @@ from .access.audit import AuditTrail
 from .access.authentication import Access
 from .access.device_logins import DeviceLogins
 from .access.request_rates import RequestRates
+from .access.site_revocations import SiteRevocations
 from .agents.calls import Calls
 from .agents.debugging import ATTACH_SECS, Debugging
 from .agents.orphans import start_all_known
@@ -309,6 +310,8 @@ class _Supervisor:
             drained,
         )
         table, shard = events.grants(self._store, self._deliver), settings.shard
+        self._site_table = table
+        self._revocations: SiteRevocations | None = None
         self._grants = (
             None
             if table is None or shard is None
@@ -678,6 +681,8 @@ class _Supervisor:
             self._store_retry.cancel()
             self._certificate_watch.cancel()
             self._secret_watch.cancel()
+        if self._revocations is not None:
+            await self._revocations.close()
         if self._grants is not None:
             await self._grants.close()
         await self._live.close()
@@ -891,6 +896,9 @@ class _Supervisor:
             access.tokens, access.rates, self._clock.monotonic, secrets.token_bytes, page
         )
         self._counters.measure(device_logins=out.sizes)
+        if self._site_table is not None:
+            self._revocations = SiteRevocations(access.tokens, out, self._site_table, self.noticed)
+            self._revocations.start()
         return out
 
     def _access(self) -> Access:

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..session.session import Session, command, session
-from .store_access import print_result, progress_reporter, store_root
+from .store_access import (
+    head_of,
+    print_result,
+    progress_reporter,
+    shard_option,
+    store_roots,
+)
 
 if TYPE_CHECKING:
+    from ...client import Client
     from ...db.maintenance.new_log import Compacted
 
 DAY_SECS = 86_400.0
@@ -36,11 +43,15 @@ TRIES, RETRY_SECS = 120, 5.0
 )
 @click.option("--no-keep", is_flag=True, help="Do not keep a copy of the old log.")
 @click.option("--dry-run", is_flag=True, help="Report what would be saved, and change nothing.")
-def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> None:
+@shard_option
+def compact(
+    older_than: float, history: int, no_keep: bool, dry_run: bool, shard: int | None
+) -> None:
     """Shorten the log: replace the events of each job that ended long ago by one event with all
     data that records show of it.
 
-    A running supervisor exchanges its log for the shorter one between two writes.
+    A running supervisor exchanges its log for the shorter one between two writes. On a site with shards: the logs of
+    all shards, one after the other.
     """
     from ...db.maintenance import compaction
     from ...db.store import head_file
@@ -51,22 +62,30 @@ def compact(older_than: float, history: int, no_keep: bool, dry_run: bool) -> No
         "history": history,
         "progress": progress_reporter(s),
     }
-    root = store_root(s)
-    if dry_run:
-        done = compaction.estimate(root, **rules)
-    elif head_file.is_locked(root / "db"):
-        done = _compact_online(s, root, rules, keep=not no_keep)
-    else:
-        done = compaction.compact(root, keep=not no_keep, **rules)
-    print_result(
-        s,
-        "jobscribe.db.compact/1",
-        _compacted_lines(done, dry_run),
-        {"dryRun": dry_run, "changed": done.changed, "compacted": done},
-    )
+    results: dict[int | None, Compacted] = {}
+    for k, root in store_roots(s, shard):
+        if dry_run:
+            done = compaction.estimate(root, **rules)
+        elif head_file.is_locked(root / "db"):
+            client = s.client() if k is None else s.client_of_root(root)
+            done = _compact_online(s, client, root, rules, keep=not no_keep)
+        else:
+            done = compaction.compact(root, keep=not no_keep, **rules)
+        results[k] = done
+    values = {
+        k: {"dryRun": dry_run, "changed": done.changed, "compacted": done}
+        for k, done in results.items()
+    }
+    of_site = {"shards": {str(k): value for k, value in values.items()}}
+    lines = [
+        head_of(k) + line for k, done in results.items() for line in _compacted_lines(done, dry_run)
+    ]
+    print_result(s, "jobscribe.db.compact/1", lines, values.get(None, of_site))
 
 
-def _compact_online(s: Session, root: Path, rules: dict[str, Any], *, keep: bool) -> "Compacted":
+def _compact_online(
+    s: Session, client: "Client", root: Path, rules: dict[str, Any], *, keep: bool
+) -> "Compacted":
     """Build the new log here, and have the supervisor exchange it. Raises Refusal, ClientError."""
     import msgspec
 
@@ -86,7 +105,6 @@ def _compact_online(s: Session, root: Path, rules: dict[str, Any], *, keep: bool
     if not done.changed:
         return done
     aside = done.kept_aside
-    client = s.client()
     try:
         for left in reversed(range(TRIES)):
             try:

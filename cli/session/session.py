@@ -115,6 +115,17 @@ class Session:
             self._clients[""] = self._create_client()
         return self._clients[""]
 
+    def client_of_root(self, root: Path) -> "Client":
+        """Return a client of the supervisor of this root, for example that of one shard."""
+        from ...client.sync_client import Client
+        from ...client.transport.address import in_root
+
+        name = f"root {root}"
+        if name not in self._clients:
+            secs, _ = self._patience()
+            self._clients[name] = Client.from_source(in_root(root), budget_secs=secs)
+        return self._clients[name]
+
     def use_private(self, client: "Client") -> None:
         """Talk to this client's private supervisor. Raises click.UsageError if another one is named."""
         named = [n for n in ("root", "url", "site", "token_file", "uid") if self.options.get(n)]

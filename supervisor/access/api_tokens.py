@@ -70,6 +70,10 @@ class ApiTokens:
         """Return whether the token is valid now."""
         return self._tokens[token.id].live(self._wall())
 
+    def expired(self, home: HomeToken) -> bool:
+        """Return whether a token of another shard has expired."""
+        return self._wall() >= home.expires_at
+
     def authenticate(self, text: TokenText) -> ApiToken:
         """Return the live token. Raises Refusal: unauthenticated, tokenExpired, tokenRevoked.
 
@@ -98,6 +102,26 @@ class ApiTokens:
     def all(self) -> list[ApiToken]:
         """Return the tokens of all users."""
         return list(self._tokens.values())
+
+    def ended(self) -> dict[str, float]:
+        """Return the revoked tokens that have not expired, with the ends of their lives in unix seconds: tokens
+        of other shards that they created may live as long.
+        """
+        now = self._wall()
+        return {
+            t.id: t.expires_at
+            for t in self._tokens.values()
+            if t.revoked_at is not None and now < t.expires_at
+        }
+
+    def creators_elsewhere(self) -> set[str]:
+        """Return the tokens of other shards that created live tokens of this one."""
+        now = self._wall()
+        return {
+            t.parent
+            for t in self._tokens.values()
+            if t.parent is not None and t.parent not in self._tokens and t.live(now)
+        }
 
     def of(self, uid: str) -> list[ApiToken]:
         """Return the tokens of a user, oldest first."""

@@ -2,7 +2,7 @@
 approves it at the front end, and the machine gets an API token exactly once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from ...protocol.api.device_logins import (
 )
 from ...protocol.api.tokens import Scope, TokenText, digest
 from ...protocol.errors import Refusal
-from .api_tokens import ApiTokens
+from .api_tokens import ApiTokens, HomeToken
 from .principal import Principal
 from .request_rates import RequestRates
 
@@ -30,7 +30,8 @@ MOST = 1_000
 
 class DeviceLogin(msgspec.Struct):
     """A login that was begun. key: digest of its device code. address: of the machine. until,
-    polled: monotonic seconds. by: who approved it, for the user `uid`.
+    polled: monotonic seconds. by: who approved it, for the user `uid`. home: the token of `by`, if another
+    shard has it.
     """
 
     key: str
@@ -44,6 +45,7 @@ class DeviceLogin(msgspec.Struct):
     interval: float = INTERVAL_SECS
     uid: str | None = None
     by: Principal | None = None
+    home: HomeToken | None = None
     denied: bool = False
 
 
@@ -155,11 +157,14 @@ class DeviceLogins:
             self._slow_down(login)
             return login
         self._forget(login)  # before anything waits, so that the token is given once
-        if login.by.token is not None and not self._tokens.live(login.by.token):
+        own, home = login.by.token, login.home
+        if (own is not None and not self._tokens.live(own)) or (
+            home is not None and self._tokens.expired(home)
+        ):
             raise Refusal("deviceDenied", "the API token that approved this login is not valid now")
         try:
             return await self._tokens.create(
-                login.by, login.uid, login.name, login.scopes, login.expires_secs
+                login.by, login.uid, login.name, login.scopes, login.expires_secs, login.home
             )
         except Refusal as e:
             if e.code == "storageUnavailable":
@@ -180,13 +185,33 @@ class DeviceLogins:
         self._rates.right_user_code(uid)
         return login
 
-    def answer(self, login: DeviceLogin, by: Principal, uid: str, *, approve: bool) -> None:
-        """Approve or deny a login that was found. It cannot be answered again."""
+    def answer(
+        self,
+        login: DeviceLogin,
+        by: Principal,
+        uid: str,
+        *,
+        approve: bool,
+        home: HomeToken | None = None,
+    ) -> None:
+        """Approve or deny a login that was found. It cannot be answered again. home: the token of `by`, if
+        another shard has it.
+        """
         self._by_user_code.pop(login.user_code, None)
         if approve:
-            login.uid, login.by = uid, by
+            login.uid, login.by, login.home = uid, by, home
         else:
             login.denied = True
+
+    def creators_elsewhere(self) -> set[str]:
+        """Return the tokens of other shards that approved logins whose token is not given yet."""
+        return {login.home.id for login in self._by_key.values() if login.home is not None}
+
+    def revoke(self, ids: Collection[str]) -> None:
+        """Deny the logins that these tokens of other shards approved, and that have no token yet."""
+        for login in self._by_key.values():
+            if login.home is not None and login.home.id in ids:
+                login.denied = True
 
     def _slow_down(self, login: DeviceLogin) -> None:
         """Raise the interval of a machine that polls too often (RFC 8628, section 3.5)."""

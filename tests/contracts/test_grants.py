@@ -1,6 +1,7 @@
 """The table of grants in PostgreSQL, and its counterpart in the simulator: the same decisions."""
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,6 +131,21 @@ def test_a_write_needs_the_present_epoch_of_its_shard(table: Simulated | Real) -
     step = Write(table.read(0).turn, {LIMIT: Row(1, 0, 0, 8)})
     assert not table.write(0, step, new)
     assert table.write(1, step, other)
+
+
+@pytest.mark.process
+def test_revoked_tokens_are_known_to_all_shards(tmp_path: Any) -> None:
+    url = postgres_server.shared_durable().url()
+    real = Real([f"{url}_{n}" for n in range(TOTAL)], tmp_path)
+    one, other = real._statements
+    later = time.time() + 60
+    assert one.revoked({}, {"a"}) == frozenset()
+    for _ in range(2):
+        assert one.revoked({"a": later, "b": later}, {"b", "x"}) == {"b"}
+    assert other.revoked({}, {"a", "c"}) == {"a"}
+    # what expired long ago has no living descendant
+    assert other.revoked({"c": later - 100_000}, {"a", "b", "c"}) == {"a", "b"}
+    real.close()
 
 
 @pytest.mark.process

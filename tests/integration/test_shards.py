@@ -22,7 +22,7 @@ import pytest
 import requests
 from certificate_authority import Authority
 from supervisor_fork_server import ForkedProcess
-from supervisor_process import SupervisorProcess, jid_of, req_id, shell, until
+from supervisor_process import SupervisorProcess, jid_of, req_id, shell, spec, until
 
 from jobscribe.client import Client
 from jobscribe.db.maintenance.move import move_shard
@@ -30,6 +30,7 @@ from jobscribe.protocol.shards import shard_of
 from jobscribe.protocol.wire.handshake import ACTOR, HOME_TOKEN, PEER, SIGNED_IN, TOKEN_SCOPES
 from jobscribe.runtime.store_address import parsed
 from jobscribe.service.site.shards import with_schema
+from jobscribe.supervisor.access import site_revocations
 from jobscribe.web.server.development_login import uid_of
 
 pytestmark = pytest.mark.process
@@ -37,6 +38,7 @@ pytestmark = pytest.mark.process
 TOTAL = 2
 #: Slots of the whole site.
 SLOTS = 6
+CORES = 6
 #: Longer than any failover; the machine is busy.
 DEADLINE_SECS = 60.0
 SCOPES = ("read", "control", "debug")
@@ -141,7 +143,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sharded]:
             "store.standby=true",
             f"shards.count={TOTAL}",
             f"slots.local_sequential={SLOTS}",
-            "resources.local_cpu=6",
+            f"resources.local_cpu={CORES}",
             f"auth.users={roles}",
             "supervisor.development=true",
         ),
@@ -298,6 +300,20 @@ def test_a_token_of_another_shard_ends_with_the_token_that_created_it(sharded: S
             assert sharded.ask(sender, f"/api/{path}", body)[0] in (403, 501), path
         url = sharded.address(0)["url"]
         assert sharded.ask(boss, f"/api/{path}", body, url=url)[0] in (401, 403), path
+    # also if a supervisor alone is asked to revoke it
+    alone = site.post("token-create", uid=ADMIN, name="t", scopes=["read", "control", "admin"])
+    second = sharded.ask(alone["secret"], "/api/token-create", given)[1]
+    revoke = {"uid": ADMIN, "id": alone["id"]}
+    code, ended = sharded.ask(
+        site.token, "/api/token-revoke", revoke, url=sharded.address(0)["url"]
+    )
+    assert code == 200 and ended["alsoRevoked"] == []
+    until(
+        lambda: sharded.ask(second["secret"], "/api/whoami")[1].get("code") == "tokenRevoked",
+        "the other shard revokes what it created",
+        5 * 2 * site_revocations.LOOK_SECS,
+    )
+    assert sharded.ask(child["secret"], "/api/whoami")[0] == 200
     code, ended = sharded.ask(boss, "/api/token-revoke", {"uid": ADMIN, "id": made["id"]})
     assert code == 200 and ended["alsoRevoked"] == [child["id"]], ended
     assert sharded.ask(child["secret"], "/api/whoami")[1]["code"] == "tokenRevoked"
@@ -327,6 +343,20 @@ def test_a_machine_gets_a_token_by_code_in_the_shard_of_its_user(
         assert sharded.ask(site.token, "/api/device-answer", body)[1]["code"] == "deviceCodeUnknown"
     got = poll(begun)
     assert sharded.ask(got["secret"], "/api/whoami")[1]["uid"] == uid
+    # an administrator's token approves it for users of its own shard and of others
+    boss = site.post("token-create", uid=ADMIN, name="t", scopes=["read", "control", "admin"])
+    for revoked in (False, True):
+        begun = posted("device-start?name=laptop&scope=read", {})
+        body = {"uid": uid, "userCode": begun["userCode"], "approve": True}
+        assert sharded.ask(boss["secret"], "/api/device-answer", body)[0] == 200
+        if revoked:  # before the machine has its token
+            site.post("token-revoke", uid=ADMIN, id=boss["id"], reason="test")
+            assert poll(begun)["code"] == "deviceDenied"
+            assert sharded.ask(got["secret"], "/api/whoami")[1]["code"] == "tokenRevoked"
+        else:
+            got = poll(begun)
+            assert (got["uid"], got["createdBy"], got["scopes"]) == (uid, ADMIN, ["read"])
+            assert got["expiresAt"] <= boss["expiresAt"]
     assert poll(begun)["code"] == "deviceCodeUnknown"
     begun = posted("device-start?name=laptop&scope=read", {})
     site.post("device-answer", uid=uid, userCode=begun["userCode"], approve=False)
@@ -650,32 +680,65 @@ def most_at_once(stamps: Path) -> int:
     return most
 
 
+class Gated:
+    """Runs of a user that write stamps, and end when their gates are opened."""
+
+    def __init__(self, sharded: Sharded, place: Path, stamps: Path, uid: str) -> None:
+        self._sharded, self._place, self._stamps, self._uid = sharded, place, stamps, uid
+        self.runs: list[dict[str, Any]] = []
+
+    def submit(self, count: int) -> None:
+        for _ in range(count):
+            self.runs.append(shell(self._text(), self._uid))
+            self._sharded.site.submit(self.runs[-1])
+
+    def _text(self) -> str:
+        gate = f"until [ -e {self._place}/{self._uid}{len(self.runs)} ]; do sleep 0.05; done"
+        return f"echo + >>{self._stamps}; {gate}; echo - >>{self._stamps}"
+
+    def gang(self, tasks: int) -> dict[str, Any]:
+        """Return a run with roles, of which each task uses a core."""
+        command = ["/bin/sh", "-c", self._text()]
+        first = {"name": "first", "command": command, "tasks": tasks - 1, "cpu": 1, "memoryMb": 20}
+        second = {**first, "name": "second", "tasks": 1}
+        run = spec([], self._uid, roles=[first, second])
+        del run["command"]
+        return run
+
+    def submit_gang(self, tasks: int) -> None:
+        self.runs.append(self.gang(tasks))
+        self._sharded.site.submit(self.runs[-1])
+
+    def open(self, count: int) -> None:
+        """Let the first runs end."""
+        for n in range(count):
+            self.end(n)
+
+    def end(self, n: int) -> None:
+        (self._place / f"{self._uid}{n}").touch()
+
+    def running(self) -> set[int]:
+        """Return the numbers of runs that run; requests are repeated while nobody serves the shard."""
+        site, token = self._sharded.site, self._sharded.tokens[self._uid]
+        with Client(site.url, token, budget_secs=DEADLINE_SECS) as client:
+            return {
+                n
+                for n, run in enumerate(self.runs)
+                if client.status(jid_of(run)).state == "running"
+            }
+
+
 def test_a_shard_uses_what_another_one_leaves_idle_and_gives_it_back_as_runs_end(
     sharded: Sharded, tmp_path: Path
 ) -> None:
     site, stamps = sharded.site, tmp_path / "stamps"
-
-    def job(name: str, uid: str) -> dict[str, Any]:
-        """Return a run that ends when its gate is open."""
-        gate = f"until [ -e {tmp_path}/{name} ]; do sleep 0.05; done"
-        return shell(f"echo + >>{stamps}; {gate}; echo - >>{stamps}", uid)
-
-    def running(runs: dict[str, dict[str, Any]]) -> set[str]:
-        """Return the names of runs that run; requests are repeated while nobody serves a shard."""
-        (uid,) = {run["uid"] for run in runs.values()}
-        with Client(site.url, sharded.tokens[uid], budget_secs=DEADLINE_SECS) as client:
-            return {n for n, run in runs.items() if client.status(jid_of(run)).state == "running"}
-
-    lent = {f"bob{n}": job(f"bob{n}", BOB) for n in range(8)}
-    for run in lent.values():
-        site.submit(run)
-    until(lambda: len(running(lent)) == SLOTS, "one user has all slots", DEADLINE_SECS)
-    own = {f"ann{n}": job(f"ann{n}", ANN) for n in range(4)}
-    for run in own.values():
-        site.submit(run)
+    lent, own = (Gated(sharded, tmp_path, stamps, uid) for uid in (BOB, ANN))
+    lent.submit(8)
+    until(lambda: len(lent.running()) == SLOTS, "one user has all slots", DEADLINE_SECS)
+    own.submit(4)
 
     def why() -> str | None:
-        said = str(site.status(own["ann0"])["jobStatusMessage"])
+        said = str(site.status(own.runs[0])["jobStatusMessage"])
         return said if "other shards use 6" in said else None
 
     said = until(why, "the run says who has its slot", DEADLINE_SECS)
@@ -684,17 +747,174 @@ def test_a_shard_uses_what_another_one_leaves_idle_and_gives_it_back_as_runs_end
     )
     # its next supervisor, which stands by since an earlier test, keeps to what the shard has
     site.kill(sharded.address(1)["pid"])
-    first = sorted(running(lent))[:3]
-    for name in first:
-        (tmp_path / name).touch()
-    until(lambda: len(running(own)) == SLOTS // 2, "the other user has a half", DEADLINE_SECS)
-    assert running(lent) == set(lent) - set(first) - {"bob6", "bob7"}, "nothing new starts"
-    for name in (*lent, *own):
-        (tmp_path / name).touch()
-    for run in (*lent.values(), *own.values()):
+    assert lent.running() == set(range(SLOTS))
+    lent.open(SLOTS // 2)
+    until(lambda: len(own.running()) == SLOTS // 2, "the other user has a half", DEADLINE_SECS)
+    assert lent.running() == set(range(SLOTS // 2, SLOTS)), "nothing new starts"
+    lent.open(8)
+    own.open(4)
+    for run in (*lent.runs, *own.runs):
         assert site.wait(run)["exit"]["code"] == 0
     assert most_at_once(stamps) == SLOTS
     assert stamps.read_text().count("+") == 12, "each job ran once"
+
+
+def test_runs_with_roles_use_cores_that_another_shard_leaves_idle(
+    sharded: Sharded, tmp_path: Path
+) -> None:
+    stamps, part = tmp_path / "stamps", CORES // TOTAL
+    lent, own = (Gated(sharded, tmp_path, stamps, uid) for uid in (BOB, ANN))
+    for _ in range(3):
+        lent.submit_gang(part)
+    until(lambda: len(lent.running()) == 2, "one user has all cores", DEADLINE_SECS)
+    own.submit_gang(part)
+    for run, said in (
+        (own.runs[0], "may use 0 of the site's 6 cores now, and other shards use 6"),
+        (lent.runs[2], "may use 3 of the site's 6 cores now"),
+    ):
+        until(
+            lambda run=run, said=said: said in str(sharded.site.status(run)["jobStatusMessage"]),
+            f"a run says: {said}",
+            DEADLINE_SECS,
+        )
+    (first, second) = lent.running()
+    lent.end(first)
+    until(lambda: own.running() == {0}, "the other user has its part", DEADLINE_SECS)
+    assert lent.running() == {second}, "nothing new starts"
+    own.end(0)
+    until(lambda: len(lent.running()) == 2, "its cores are lent again", DEADLINE_SECS)
+    lent.open(3)
+    for run in (*lent.runs, *own.runs):
+        assert sharded.site.wait(run)["state"] == "completed"
+    assert most_at_once(stamps) == CORES
+    assert stamps.read_text().count("+") == 4 * part, "each task ran once"
+    # one that needs more than the part of a shard could wait for ever
+    body = {"reqId": req_id(), "run": lent.gang(part + 1)}
+    code, refused = sharded.ask(sharded.site.token, "/api/run-simulation", body)
+    assert code == 400 and "4 cores together" in refused["error"], refused
+
+
+class HeldWrites:
+    """Holds statements that write grants, in PostgreSQL before they look at anything. In a transaction a
+    statement sees the rows as they are when it goes on, as if its message arrived then.
+    """
+
+    def __init__(self, sharded: Sharded) -> None:
+        (url,) = (s for s in sharded.site._sets if s.startswith("store.url="))
+        self.schema = parsed(url.partition("=")[2]).schema
+        self._raw = postgres_server.shared_durable().connect()
+        self._raw.execute(f"""
+            CREATE TABLE {self.schema}.held (pattern text PRIMARY KEY, since timestamptz NOT NULL);
+            CREATE FUNCTION {self.schema}.hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                WHILE EXISTS (
+                    SELECT FROM {self.schema}.held
+                    WHERE strpos(current_query(), pattern) > 0 AND statement_timestamp() >= since
+                ) LOOP PERFORM pg_sleep(0.01); END LOOP;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER hold BEFORE INSERT ON {self.schema}.grants
+                FOR EACH STATEMENT EXECUTE FUNCTION {self.schema}.hold()""")
+
+    def _lease(self, shard: int) -> str:
+        return f'"{self.schema}_{shard}".lease'
+
+    def hold(self, shard: int, *, later: bool = False) -> None:
+        """Hold the writes of a shard. later: those that are held go on."""
+        since = "clock_timestamp()" if later else "'-infinity'"
+        self._raw.execute(
+            f"INSERT INTO {self.schema}.held VALUES (%s, {since})"
+            " ON CONFLICT (pattern) DO UPDATE SET since = excluded.since",
+            (self._lease(shard),),
+        )
+
+    def held(self, shard: int) -> list[int]:
+        """Return the backends of writes that are held now and will not go on."""
+        rows = self._raw.execute(
+            f"SELECT a.pid FROM pg_stat_activity a JOIN {self.schema}.held h ON strpos(a.query, h.pattern) > 0"
+            " AND a.query_start >= h.since WHERE h.pattern = %s AND a.wait_event = 'PgSleep'",
+            (self._lease(shard),),
+        )
+        return [pid for (pid,) in rows]
+
+    def works(self, backend: int) -> bool:
+        rows = self._raw.execute(
+            "SELECT FROM pg_stat_activity WHERE pid = %s AND state = 'active'", (backend,)
+        )
+        return rows.fetchone() is not None
+
+    def turn(self) -> int:
+        """Return the number of writes."""
+        return int(self._raw.execute(f"SELECT turn FROM {self.schema}.grant_turn").fetchone()[0])
+
+    def epoch(self, shard: int) -> int:
+        query = f"SELECT epoch FROM {self.schema}_{shard}.lease"
+        return int(self._raw.execute(query).fetchone()[0])
+
+    def row(self, shard: int) -> tuple[int, int]:
+        """Return what a shard has of the slots, and wants."""
+        query = f"SELECT granted, wanted FROM {self.schema}.grants WHERE name = %s AND shard = %s"
+        found = self._raw.execute(query, ("slots.local_sequential", shard)).fetchone()
+        return int(found[0]), int(found[1])
+
+    def end(self) -> None:
+        self._raw.execute(f"DELETE FROM {self.schema}.held")
+        self._raw.execute(
+            f"DROP TRIGGER hold ON {self.schema}.grants; DROP FUNCTION {self.schema}.hold;"
+            f" DROP TABLE {self.schema}.held"
+        )
+        self._raw.close()
+
+
+@pytest.mark.parametrize("part", ("borrower", "lender"))
+def test_a_supervisor_that_is_frozen_within_an_exchange_changes_no_grant(
+    sharded: Sharded, tmp_path: Path, part: str
+) -> None:
+    site, stamps = sharded.site, tmp_path / "stamps"
+    ann = Gated(sharded, tmp_path, stamps, ANN)
+    bob = Gated(sharded, tmp_path, stamps, BOB)
+    sharded.start("supervisor", "--shard", "1")
+    frozen = int(sharded.address(1)["pid"])
+    writes = HeldWrites(sharded)
+    try:
+        ann.submit(SLOTS if part == "borrower" else SLOTS // 2)
+        until(lambda: len(ann.running()) == len(ann.runs), "runs of one user", DEADLINE_SECS)
+        if part == "borrower":  # its write would raise its grant
+            bob.submit(SLOTS)
+            writes.hold(1)
+            ann.open(SLOTS // 2)
+            until(lambda: writes.row(0)[0] == SLOTS // 2, "the lender gives back", DEADLINE_SECS)
+        else:  # it has told its core that it may use nothing, and its write would say so
+            writes.hold(1)
+            ann.submit(SLOTS // 2)
+            until(lambda: writes.row(0)[1] == SLOTS, "the other one asks", DEADLINE_SECS)
+        writes.hold(0)
+        writes.hold(1, later=True)  # decided on what the other shard wrote
+        (late,) = until(lambda: writes.held(1), "it writes", DEADLINE_SECS)
+        epoch, turn = writes.epoch(1), writes.turn()
+        site.kill(frozen, signal.SIGSTOP)
+        until(lambda: writes.epoch(1) > epoch, "another supervisor serves", DEADLINE_SECS)
+        writes.hold(1, later=True)
+        until(lambda: not writes.works(late), "the late write was executed", DEADLINE_SECS)
+        assert writes.turn() == turn, "a supervisor without the lease wrote grants"
+    except BaseException:
+        site.kill(frozen, signal.SIGCONT)
+        raise
+    finally:
+        writes.end()
+    mine, other = (bob, ann) if part == "borrower" else (ann, bob)
+    wanted = SLOTS // 2 if part == "borrower" else SLOTS
+    until(lambda: len(mine.running()) == wanted, "slots are lent again", DEADLINE_SECS)
+    site.kill(frozen, signal.SIGCONT)
+    until(lambda: frozen not in site.everybody(), "the frozen one has ended", DEADLINE_SECS)
+    # what was lent comes back
+    other.submit(SLOTS // 2)
+    mine.open(len(mine.runs))
+    until(lambda: len(other.running()) >= SLOTS // 2, "its part is back", DEADLINE_SECS)
+    other.open(len(other.runs))
+    for run in (*ann.runs, *bob.runs):
+        assert site.wait(run)["exit"]["code"] == 0
+    assert most_at_once(stamps) == SLOTS
+    assert stamps.read_text().count("+") == len(ann.runs) + len(bob.runs), "each job ran once"
 
 
 @pytest.mark.parametrize(
@@ -720,7 +940,7 @@ def test_a_root_with_shards_is_not_used_without_them(sharded: Sharded) -> None:
     for words in (("up",), ("up", "--no-web")):
         done = sharded.site.command(*words, "--port", "0")
         assert done.returncode == 78 and "shards.count" in done.stderr, done.stderr
-    for words in (("db", "compact"), ("db", "backup", "x"), ("db", "repair")):
+    for words in (("db", "backup", "x"), ("db", "repair")):
         done = sharded.site.command(*words)
         assert done.returncode == 125 and "shards/0" in done.stderr, (words, done.stderr)
     done = sharded.site.command("--root", str(sharded.root(1)), "db", "check")
@@ -744,6 +964,15 @@ def test_commands_read_the_logs_of_all_shards(sharded: Sharded) -> None:
         assert refused.returncode != 0 and "no events" in refused.stderr
     last = json.loads(site.command("--json", "db", "story", "last").stdout)
     assert last["stream"] == f"job/{jid_of(runs[BOB])}"
+    # each supervisor exchanges its own log
+    done = site.command("--json", "db", "compact", "--older-than", "0", "--no-keep")
+    assert done.returncode == 0, done.stderr
+    compacted = json.loads(done.stdout)["shards"]
+    assert {k: c["changed"] for k, c in compacted.items()} == {"0": True, "1": True}
+    again = site.command("db", "compact", "--older-than", "0", "--dry-run", "--shard", "1")
+    assert again.stdout.startswith("shard 1: "), again.stderr
+    for run in runs.values():
+        assert site.status(run)["state"] == "completed"
     events = [json.loads(line) for line in site.command("db", "export").stdout.splitlines()]
     for uid, run in runs.items():
         streams = {e["shard"] for e in events if e["stream"] == f"job/{jid_of(run)}"}

@@ -32,6 +32,7 @@ LONG = frozenset(
         "test_outages::test_what_squeue_has_forgotten_is_asked_of_accounting_and_waited_for",
         "test_outages::test_agents_that_are_cut_off_go_on_and_are_told_of_cancels_afterwards",
         "test_gangs::test_one_that_fails_ends_all_and_all_are_tried_again",
+        "test_gangs::test_shards_lend_each_other_the_runs_of_a_cluster",
         "test_gangs::test_one_that_does_not_matter_may_be_ended_alone_and_a_cancel_ends_all",
         "test_signed_in::test_what_is_killed_there_is_there_again",
         "test_mpi::test_a_rank_that_dies_takes_the_others_with_it_and_is_told",

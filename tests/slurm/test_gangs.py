@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import postgres_server
 import pytest
 from cutting_relay import check_cut_copies
 from dap_client import attached_ide
@@ -22,6 +23,8 @@ from shell_user import ShellUser, check_stranger, client_of
 from slurm_cluster import Slurm
 from slurm_supervisor import ALICE, SECS, SlurmSupervisor, batch_site, role
 from supervisor_process import fresh_nap, jid_of, until
+
+from jobscribe.protocol.shards import shard_of
 
 SERVER = """exec /usr/bin/python3 -c '
 import os, socket, signal
@@ -539,3 +542,51 @@ def test_at_slurm_s_own_limit_it_is_ended_by_its_time_limit_whatever_its_tasks_e
     assert {t["exit"]["stopReason"] for t in observed.tasks(run)} <= {"timeLimit", "decided"}, (
         observed.tasks(run)
     )
+
+
+def test_shards_lend_each_other_the_runs_of_a_cluster(_cluster: tuple[Slurm, Users]) -> None:
+    """Two shards share a cluster with two runs; each run is an allocation with two tasks."""
+    names = [f"Sharing{n}" for n in range(9)]
+    amy = next(u for u in names if shard_of(u, 2) == shard_of(ALICE, 2))
+    bob = next(u for u in names if shard_of(u, 2) != shard_of(ALICE, 2))
+    store = f"store.url={postgres_server.shared_durable().url()}"
+    lab = {"lab": {"runs": 2}}
+    people = dict.fromkeys((ALICE, amy, bob), "alice")
+    with batch_site(
+        _cluster, store, "store.standby=true", "shards.count=2", clusters=lab, people=people
+    ) as found:
+        place = found.site.place / "stamps"
+        place.mkdir()
+        place.chmod(0o777)
+        found.site.place.chmod(0o755)
+        stamps = place / "stamps"
+
+        def submitted(uid: str, gate: str) -> dict[str, Any]:
+            text = f"echo + >>{stamps}; until [ -e {place}/{gate} ]; do sleep 0.05; done; echo - >>{stamps}"
+            run = {**found.gang(role("main", text, tasks=2), batch={"nodes": 1}), "uid": uid}
+            found.site.submit(run)
+            return run
+
+        first, second = (submitted(ALICE, f"alice{n}") for n in range(2))
+        for run in (first, second):  # the second is in a part of the other shard
+            found.running(run)
+        own, third = submitted(bob, "bob"), submitted(amy, "amy")
+
+        def waits(run: dict[str, Any], said: str) -> None:
+            found.until(run, lambda now: said in str(now["jobStatusMessage"]), f"it says {said}")
+
+        waits(own, "this shard may use 0 of the site's 2 slots")
+        waits(third, "this shard may use 1 of the site's 2 slots")
+        (place / "alice0").touch()
+        found.over(first, "completed")
+        found.running(own)
+        assert found.site.status(third)["state"] == "pending", "what was lent came back"
+        for gate in ("alice1", "amy", "bob"):
+            (place / gate).touch()
+        for run in (second, third, own):
+            found.over(run, "completed")
+        now = most = 0
+        for line in stamps.read_text().splitlines():
+            now += 1 if line == "+" else -1
+            most = max(most, now)
+        assert (most, stamps.read_text().count("+")) == (4, 8)

@@ -1,8 +1,10 @@
-"""Statements on the table of grants in the schema of a site with shards, as one shard changes it.
-`protocol.grants` decides. See etc/adr/0050-grants.md.
+"""Statements on the tables that the shards of a site share, in the schema of the site: grants, as one shard changes
+them (`protocol.grants` decides; see etc/adr/0050-grants.md), and revoked API tokens.
 
 Each is a transaction, so a supervisor that is frozen between two of them locks nothing.
 """
+
+from collections.abc import Collection, Mapping
 
 from psycopg import sql
 
@@ -20,7 +22,8 @@ CREATE TABLE IF NOT EXISTS {site}.grants (
 );
 CREATE TABLE IF NOT EXISTS {site}.grant_turn (turn bigint NOT NULL);
 CREATE UNIQUE INDEX IF NOT EXISTS grant_turn_once ON {site}.grant_turn ((true));
-INSERT INTO {site}.grant_turn VALUES (0) ON CONFLICT DO NOTHING
+INSERT INTO {site}.grant_turn VALUES (0) ON CONFLICT DO NOTHING;
+CREATE TABLE IF NOT EXISTS {site}.revoked_tokens (id text COLLATE "C" PRIMARY KEY, expires timestamptz NOT NULL)
 """)
 _READ = sql.SQL("""
 SELECT t.turn, g.name, g.shard, g.granted, g.used, g.wanted, g.capacity,
@@ -35,6 +38,15 @@ SELECT u.name, %s, u.granted, u.used, u.wanted, u.capacity, %s, clock_timestamp(
     unnest(%s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[]) AS u (name, granted, used, wanted, capacity)
 ON CONFLICT (name, shard) DO UPDATE SET granted = excluded.granted, used = excluded.used, wanted = excluded.wanted,
     capacity = excluded.capacity, epoch = excluded.epoch, seen = excluded.seen""")
+#: No epoch is needed: a revocation is durable in its shard's log before, and final.
+_ADD_REVOKED = sql.SQL("""
+INSERT INTO {site}.revoked_tokens SELECT id, to_timestamp(expires)
+FROM unnest(%s::text[], %s::float8[]) AS t (id, expires) ON CONFLICT DO NOTHING""")
+#: Tokens live no longer than the token that created them.
+_FORGET_REVOKED = sql.SQL(
+    "DELETE FROM {site}.revoked_tokens WHERE expires < now() - interval '1 day'"
+)
+_REVOKED = sql.SQL("SELECT id FROM {site}.revoked_tokens WHERE id = ANY(%s::text[])")
 
 
 class Statements:
@@ -45,6 +57,9 @@ class Statements:
         names = {"site": sql.Identifier(site), "own": sql.Identifier(address.schema)}
         self._raw, self._shard = raw, shard
         self._read, self._write = _READ.format(**names), _WRITE.format(**names)
+        self._add_revoked = _ADD_REVOKED.format(**names)
+        self._forget_revoked = _FORGET_REVOKED.format(**names)
+        self._revoked = _REVOKED.format(**names)
         with raw.transaction():
             raw.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (f"jobscribe shards {site}",))
             raw.execute(_TABLES.format(**names))
@@ -65,3 +80,14 @@ class Statements:
         )
         values = (epoch, step.turn, self._shard.number, epoch, *columns)
         return bool(self._raw.execute(self._write, values).rowcount)
+
+    def revoked(self, own: Mapping[str, float], asked: Collection[str]) -> frozenset[str]:
+        """Add revoked tokens of this shard. Return which of the tokens `asked` any shard revoked. own: the
+        ends of their lives in unix seconds, by id.
+        """
+        if own:
+            self._raw.execute(self._add_revoked, ([*own], [*own.values()]))
+            self._raw.execute(self._forget_revoked)
+        if not asked:
+            return frozenset()
+        return frozenset(id_ for (id_,) in self._raw.execute(self._revoked, (sorted(asked),)))

@@ -63,13 +63,7 @@ async def token_create(h: Handler) -> Any:
     h.log_call("tokenCreate", request.uid, request.uid)
     access = h.services.access
     access.check_shard(request.uid)
-    home = HomeToken.of_header(h.request.headers.get(HOME_TOKEN)) if h.principal.limited else None
-    if h.principal.limited and home is None:
-        raise Refusal(
-            "notSharded",
-            f"the API token of {h.principal.uid} is in another shard of the site than user {request.uid}, and its"
-            " router does not name it: restart the router with this version of jobscribe",
-        )
+    home = _home(h, request.uid)
     check_admin_scope(access, request.uid, request.scopes)
     text, token = await access.tokens.create(
         h.principal,
@@ -80,6 +74,22 @@ async def token_create(h: Handler) -> Any:
         home,
     )
     return {"state": "ok", "secret": str(text), **token_row(h, token)}
+
+
+def _home(h: Handler, uid: str) -> HomeToken | None:
+    """Return the sender's token of another shard, which a router has checked; None for others. Raises
+    Refusal("notSharded") for the request of an earlier router.
+    """
+    if not h.principal.limited:
+        return None
+    home = HomeToken.of_header(h.request.headers.get(HOME_TOKEN))
+    if home is None:
+        raise Refusal(
+            "notSharded",
+            f"the API token of {h.principal.uid} is in another shard of the site than user {uid}, and its router does"
+            " not name it: restart the router with this version of jobscribe",
+        )
+    return home
 
 
 def check_admin_scope(access: Access, uid: str, scopes: Iterable[str]) -> None:
@@ -113,6 +123,7 @@ async def created_tokens_revoke(h: Handler) -> Any:
     check_router(h)
     request: CreatedTokensRevoke = h.parsed(CreatedTokensRevoke)
     h.log_call("createdTokensRevoke", ",".join(request.ids[:5]), request.by)
+    _logins(h).revoke(request.ids)
     found, revoked = await h.services.access.tokens.revoke_created(request.by, request.ids)
     return {"state": "ok", "ids": found, "revoked": revoked}
 
@@ -194,19 +205,15 @@ async def device_answer(h: Handler) -> Any:
     request: DeviceAnswer = h.parsed(DeviceAnswer)
     logins = _logins(h)
     login = logins.find(request.uid, request.user_code)
+    home = None
     if request.approve:
         check_admin_scope(h.services.access, request.uid, login.scopes)
-        if h.principal.limited:
-            raise Refusal(
-                "notSharded",
-                f"the API token of {h.principal.uid} is in another shard of the site than user {request.uid}: let"
-                " the user approve the login in a browser",
-            )
+        home = _home(h, request.uid)
     h.log_call("deviceApprove" if request.approve else "deviceDeny", login.name, request.uid)
     by = h.principal
     if by.uid is None:  # a front end, for the person who is signed in there
         by = Principal(uid=request.uid, role="secretHolder")
-    logins.answer(login, by, request.uid, approve=request.approve)
+    logins.answer(login, by, request.uid, approve=request.approve, home=home)
     return {"state": "ok", "name": login.name, "approved": request.approve}
 
 

@@ -1,5 +1,6 @@
 """A request goes to the address of a shard that serves, and is not sent twice without need."""
 
+import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -13,6 +14,7 @@ import tornado.web
 from certificate_authority import Authority
 from tornado.httputil import HTTPHeaders
 
+from jobscribe.router import forwarding
 from jobscribe.router.forwarding import Parts, ask, to_shard
 from jobscribe.router.metrics import RouterMetrics
 from jobscribe.router.shard_addresses import ShardAddresses
@@ -21,23 +23,29 @@ from jobscribe.service.settings.loader import load
 
 
 class Supervisor:
-    """A server with one kind of answer: `serves`, `standby`, `dies` or `busy`."""
+    """A server with one kind of answer: `serves`, `standby`, `dies`, `busy`, or `frozen`, which gives none."""
 
     def __init__(self, kind: str, tls: ssl.SSLContext | None = None) -> None:
         self.kind, self.requests = kind, list[tuple[str, bytes]]()
         me = self
 
         class Handler(tornado.web.RequestHandler):
-            def prepare(self) -> None:
+            async def prepare(self) -> None:
+                if self.request.path == "/readyz" and me.kind == "serves":
+                    return self.finish({})  # type: ignore[return-value]
                 me.requests.append((self.request.path, self.request.body))
                 match me.kind:
+                    case "frozen":
+                        await asyncio.Event().wait()
                     case "dies":
                         self.request.connection.stream.close()  # type: ignore[union-attr]
                     case "serves":
-                        self.finish({"of": self.request.path})
+                        await self.finish({"of": self.request.path})
                     case code:
                         self.set_status(503)
-                        self.finish({"code": "noSupervisor" if code == "standby" else "draining"})
+                        await self.finish(
+                            {"code": "noSupervisor" if code == "standby" else "draining"}
+                        )
 
         self._server = tornado.httpserver.HTTPServer(
             tornado.web.Application([(".*", Handler)]), ssl_options=tls
@@ -55,9 +63,12 @@ class Supervisor:
         await self.drop()
 
 
+KINDS = ("serves", "standby", "dies", "busy", "frozen")
+
+
 @pytest.fixture
 async def supervisors() -> AsyncIterator[dict[str, Supervisor]]:
-    found = {kind: Supervisor(kind) for kind in ("serves", "standby", "dies", "busy")}
+    found = {kind: Supervisor(kind) for kind in KINDS}
     yield found
     for supervisor in found.values():
         await supervisor.close()
@@ -113,6 +124,24 @@ async def test_a_request_that_may_have_been_done_is_not_sent_to_another_supervis
     with pytest.raises(Lost):
         await sent(p)
     assert supervisors["serves"].requests == [] and len(supervisors["dies"].requests) == 1
+
+
+async def test_a_request_does_not_wait_for_a_supervisor_that_was_replaced(
+    supervisors: dict[str, Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forwarding, "LOOK_SECS", 0.01)
+    frozen, standby, serves = (supervisors[kind].url for kind in ("frozen", "standby", "serves"))
+    # it may have been done, so it is not sent to the other one
+    with pytest.raises(Lost):
+        await sent(parts(frozen, standby, serves))
+    assert supervisors["serves"].requests == []
+    answer = await ask(p := parts(frozen, standby, serves), 0, "/api/whoami", HTTPHeaders())
+    assert answer is not None and supervisors["serves"].requests == [("/api/whoami", b"")]
+    assert (await sent(p)).answer().code == 200, "it is asked first from now on"
+    # nobody else serves: the supervisor may be slow
+    waiting = asyncio.ensure_future(sent(parts(frozen, standby, closed_address())))
+    assert not (await asyncio.wait([waiting], timeout=0.2))[0]
+    waiting.cancel()
 
 
 async def test_other_refusals_are_answers(supervisors: dict[str, Supervisor]) -> None:

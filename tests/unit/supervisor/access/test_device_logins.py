@@ -14,6 +14,7 @@ from jobscribe.protocol.api.device_logins import LETTERS, made_user_code, user_c
 from jobscribe.protocol.api.tokens import TokenText
 from jobscribe.protocol.errors import Refusal
 from jobscribe.supervisor.access import device_logins
+from jobscribe.supervisor.access.api_tokens import HomeToken
 from jobscribe.supervisor.access.authentication import Access
 from jobscribe.supervisor.access.device_logins import DeviceLogin, DeviceLogins
 from jobscribe.supervisor.access.principal import Principal
@@ -149,6 +150,27 @@ async def test_a_token_that_approves_gives_no_more_than_it_has() -> None:
     begun = kit.begin()
     kit.logins.answer(kit.logins.find(ANN, begun["userCode"]), by, ANN, approve=True)
     await kit.access.tokens.revoke(operator, ANN, text.id, "lost")
+    assert await kit.poll(begun) == "deviceDenied"
+
+
+async def test_an_approval_ends_with_the_token_of_another_shard_that_gave_it() -> None:
+    kit, boss = Kit(), Principal(uid=BOB, role="admin", scopes=frozenset({"read"}), limited=True)
+
+    def approved(expires_at: float) -> dict[str, Any]:
+        begun = kit.begin()
+        login = kit.logins.find(ANN, begun["userCode"])
+        home = HomeToken("abcdefgh", expires_at)
+        kit.logins.answer(login, boss, ANN, approve=True, home=home)
+        return begun
+
+    later = kit.access.tokens._wall() + 60
+    _, token = await kit.poll(approved(later))
+    assert (token.uid, token.by, token.parent, token.expires_at) == (ANN, BOB, "abcdefgh", later)
+    assert await kit.poll(approved(later - 60)) == "deviceDenied", "it has expired"
+    begun = approved(later)
+    assert kit.logins.creators_elsewhere() == {"abcdefgh"}
+    kit.logins.revoke({"stranger"})
+    kit.logins.revoke({"abcdefgh"})
     assert await kit.poll(begun) == "deviceDenied"
 
 
