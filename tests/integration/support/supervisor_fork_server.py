@@ -12,7 +12,9 @@ Each packet is one JSON object: {"arguments", "environment", "limits", "umask", 
 descriptors of stdin, stdout and stderr is answered with {"pid"}; {"wait": pid} with {"status"}, null
 while it runs.
 
-The client is in this module too; this process imports nothing else of the tests.
+A forked supervisor's template and front end are forked as well (see `forked_children`).
+
+The client is in this module too; this process imports only that module of the tests.
 """
 
 import atexit
@@ -233,6 +235,10 @@ def follow_environment() -> None:
 
 def _main() -> None:
     gc.disable()
+    import importlib
+
+    import forked_children
+
     import jobscribe.cli.__main__
     import jobscribe.cli.job.status
     import jobscribe.cli.job.submit
@@ -245,13 +251,19 @@ def _main() -> None:
     import jobscribe.supervisor.app
 
     jobscribe.service.site.exit_table_file.load(None)
+    for module in forked_children.IMPORTED:
+        importlib.import_module(module)
     gc.freeze()
     gc.enable()
     sys.path[0] = "/"  # as with -m in this directory
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if arguments is not None:
-        sys.argv = [jobscribe.cli.__main__.__file__, *arguments]
-        jobscribe.cli.main.main()
+    if arguments is None:
+        return
+    modules = forked_children.modules_of(arguments)
+    if (child := forked_children.with_spares(modules, follow_environment)) is not None:
+        sys.exit(child())
+    sys.argv = [jobscribe.cli.__main__.__file__, *arguments]
+    jobscribe.cli.main.main()
 
 
 if __name__ == "__main__":
