@@ -28,11 +28,15 @@ class Executed(SupervisorProcess):
         return self.launch()
 
 
+#: The uid of another user.
+ORDINARY = 65534
+
+
 @pytest.fixture
-def pair() -> Iterator[tuple[SupervisorProcess, SupervisorProcess]]:
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[SupervisorProcess, SupervisorProcess]]:
     with ended() as sites:
         for kind in (SupervisorProcess, Executed):
-            sites.append(kind(web=True).start())
+            sites.append(kind(web=True, who=getattr(request, "param", None)).start())
         yield sites[0], sites[1]
 
 
@@ -53,6 +57,7 @@ def facts(site: SupervisorProcess, pid: int) -> dict[str, object]:
         "score": (proc / "oom_score_adj").read_text(),
         "nice": (proc / "stat").read_text().rpartition(")")[2].split()[16],
         "group": ["own" if n == pid else n for n in (os.getpgid(pid), os.getsid(pid))],
+        "owner": (proc / "environ").stat().st_uid,
         "parent": int(status["PPid"]) == site.pid,
         "open": sorted(
             re.sub(r"/sessions/[^/]+|\d+", "N", t.replace(str(site.place), "P")) for t in targets
@@ -60,6 +65,17 @@ def facts(site: SupervisorProcess, pid: int) -> dict[str, object]:
     }
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        None,
+        pytest.param(
+            ORDINARY,
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+        ),
+    ],
+    indirect=True,
+)
 def test_forked_and_executed_supervisors_are_alike(
     pair: tuple[SupervisorProcess, SupervisorProcess],
 ) -> None:
