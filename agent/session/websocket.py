@@ -178,6 +178,9 @@ class Link:
             if not dial.done():
                 raise ConnectionAbortedError("the supervisor's address has changed")
             return dial.result()
+        except asyncio.CancelledError:
+            dial.add_done_callback(_close_late)
+            raise
         finally:
             dial.cancel()
             changed.cancel()
@@ -224,13 +227,21 @@ class Link:
         # the clock is set back by one
         async with asyncio.timeout(1.5 * DIAL_SECS):
             resolver = None if address.link is None else _RelayResolver(address.link)
-            socket = await tornado.websocket.websocket_connect(
-                request,
-                max_message_size=MAX_FRAME,
-                resolver=resolver,  # type: ignore[arg-type]
+            connecting = asyncio.ensure_future(
+                tornado.websocket.websocket_connect(
+                    request,
+                    max_message_size=MAX_FRAME,
+                    resolver=resolver,  # type: ignore[arg-type]
+                )
             )
+            try:
+                socket = await asyncio.shield(connecting)
+            except asyncio.CancelledError:  # too late, or not wanted any more
+                connecting.add_done_callback(_close_late)
+                raise
         stream = socket.protocol.stream if socket.protocol is not None else None
         if stream is None or stream.closed():
+            socket.close()
             raise tornado.iostream.StreamClosedError
         # Nagle's algorithm would delay a second small message by 40 ms
         stream.set_nodelay(True)
@@ -407,6 +418,13 @@ def _outcome(e: Exception) -> Outcome:
 def _drop(socket: tornado.websocket.WebSocketClientConnection) -> None:
     if socket.protocol is not None and socket.protocol.stream is not None:
         socket.protocol.stream.close()
+
+
+def _close_late(done: asyncio.Future[Any]) -> None:
+    """Close a connection that nobody waits for any more. Its result is the socket, alone or first."""
+    if not done.cancelled() and done.exception() is None:
+        made = done.result()
+        (made[0] if isinstance(made, tuple) else made).close()
 
 
 def _brief(e: BaseException) -> str:

@@ -6,6 +6,7 @@ answer, its tables in /proc/net are read, which takes 10 ms or more. A socket th
 open any more has no owner: the kernel reports user 0 for it.
 """
 
+import atexit
 import contextlib
 import errno
 import ipaddress
@@ -96,6 +97,7 @@ class _Kernel:
 
     def _opened(self) -> socket.socket:
         if self._socket is None or self._pid != os.getpid():
+            self.close()
             self._socket, self._pid = (
                 socket.socket(
                     socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, _SOCK_DIAG
@@ -104,8 +106,15 @@ class _Kernel:
             )
         return self._socket
 
+    def close(self) -> None:
+        """Close the socket. The next query opens another one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
 
 _KERNEL = _Kernel()
+atexit.register(_KERNEL.close)
 
 
 def _owner_in(answer: bytes, wanted: bytes, family: int) -> int | None:

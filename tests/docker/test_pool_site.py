@@ -99,7 +99,7 @@ def test_each_wrong_certificate_has_an_answer_of_its_own(docker_sites: Sites, po
 
 def test_a_supervisor_does_not_start_with_a_pool_that_is_wrong(docker_sites: Sites) -> None:
     site = docker_sites.make(pool={"netwrok": "none", "network": "host"})
-    process = site.launch()
+    process = site.fork_or_launch()
     assert process.wait(60) == 78
     assert (
         "netwrok: unknown key; right: `network`" in site.log()

@@ -1,4 +1,6 @@
-"""A supervisor that the tests' fork server starts is the same to the kernel as an executed one."""
+"""A supervisor that the tests' fork server starts is the same to the kernel as an executed one, and
+so are its template and its front end.
+"""
 
 import os
 import re
@@ -26,21 +28,25 @@ class Executed(SupervisorProcess):
         return self.launch()
 
 
+#: The uid of another user.
+ORDINARY = 65534
+
+
 @pytest.fixture
-def pair() -> Iterator[tuple[SupervisorProcess, SupervisorProcess]]:
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[SupervisorProcess, SupervisorProcess]]:
     with ended() as sites:
         for kind in (SupervisorProcess, Executed):
-            sites.append(kind().start())
+            sites.append(kind(web=True, who=getattr(request, "param", None)).start())
         yield sites[0], sites[1]
 
 
-def facts(site: SupervisorProcess) -> dict[str, object]:
-    """Return what the kernel knows of the supervisor, without what each process has of its own."""
-    proc = Path(f"/proc/{site.pid}")
+def facts(site: SupervisorProcess, pid: int) -> dict[str, object]:
+    """Return what the kernel knows of a process, without what each process has of its own."""
+    proc = Path(f"/proc/{pid}")
     status = dict(
         line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line
     )
-    targets = open_files(site.pid)
+    targets = open_files(pid)
     return {
         **{name: status[name].split() for name in FIELDS},
         "title": (proc / "cmdline").read_bytes().rstrip(b"\0").replace(bytes(site.place), b"P"),
@@ -50,13 +56,26 @@ def facts(site: SupervisorProcess) -> dict[str, object]:
         "limits": (proc / "limits").read_text(),
         "score": (proc / "oom_score_adj").read_text(),
         "nice": (proc / "stat").read_text().rpartition(")")[2].split()[16],
-        "group": (os.getpgid(site.pid), os.getsid(site.pid)),
+        "group": ["own" if n == pid else n for n in (os.getpgid(pid), os.getsid(pid))],
+        "owner": (proc / "environ").stat().st_uid,
+        "parent": int(status["PPid"]) == site.pid,
         "open": sorted(
             re.sub(r"/sessions/[^/]+|\d+", "N", t.replace(str(site.place), "P")) for t in targets
         ),
     }
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        None,
+        pytest.param(
+            ORDINARY,
+            marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
+        ),
+    ],
+    indirect=True,
+)
 def test_forked_and_executed_supervisors_are_alike(
     pair: tuple[SupervisorProcess, SupervisorProcess],
 ) -> None:
@@ -64,9 +83,17 @@ def test_forked_and_executed_supervisors_are_alike(
     assert isinstance(forked.process, ForkedProcess) and not isinstance(
         executed.process, ForkedProcess
     )
-    # a supervisor opens its log file when it first writes to it
-    until(lambda: facts(forked)["open"] == facts(executed)["open"], "they have the same files open")
-    assert facts(forked) == facts(executed)
+    for site in pair:
+        site.finished(shell("true"))  # with a template
+    for name in ("supervisor", "template", "server"):
+        a, b = (site.titled(name)[0] for site in pair)
+
+        def same_files(a: int = a, b: int = b) -> bool:
+            return facts(forked, a)["open"] == facts(executed, b)["open"]
+
+        # a process opens its log file when it first writes to it
+        until(same_files, f"both have the same files open ({name})")
+        assert facts(forked, a) == facts(executed, b), name
 
 
 def test_their_jobs_have_the_same_environment(

@@ -152,14 +152,6 @@ def test_an_unsafe_or_incomplete_interface_is_refused(
     tmp_path: Path, sets: tuple[str, ...], part: str
 ) -> None:
     options = [word for setting in sets for word in ("--set", setting)]
-    env = {**os.environ, "PYTHONPATH": supervisor_process.PYTHON_PATH}
     command = ["--root", str(tmp_path / "r"), "supervisor", "--set", "supervisor.development=true"]
-    done = subprocess.run(
-        [sys.executable, "-m", "jobscribe.cli", *command, *options],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = supervisor_process.run_command(*command, *options)
     assert done.returncode == 78 and part in done.stderr, done.stderr

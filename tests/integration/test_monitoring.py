@@ -69,8 +69,8 @@ def test_a_token_of_ones_own(make_site: Callable[..., SupervisorProcess], tmp_pa
     file.write_text("aVeryOwnTokenOfTheSite0123456789\n")
     file.chmod(0o644)
     site = make_site(f"supervisor.metrics_secret_file={file}")
-    with site.launch() as process:
-        said = process.communicate(timeout=60)
+    process = site.fork_or_launch()
+    said = process.communicate(timeout=60)
     assert (
         process.returncode != 0
         and "supervisor.metrics_secret_file" in site.log() + said[0].decode()

@@ -257,13 +257,13 @@ def test_without_a_file_the_command_line_says_what_to_do_and_with_a_wrong_one_no
     assert listed.returncode == 0 and "notify.file" in listed.stderr
     site.stop()
     wrong = _private(place / "wrong.yml", "targets:\n  - name: a\n    url: http://example.org/\n")
-    ended = site.launch("--set", f"notify.file={wrong}")
+    ended = site.fork_or_launch("--set", f"notify.file={wrong}")
     assert ended.stdout is not None and ended.wait(30) != 0
     ended.stdout.close()
     assert f"{wrong}:3" in site.log() and "allowHttp" in site.log()
     (site.root / "notifications.json").write_text("{")
     right = _private(place / "right.yml", "targets:\n  - name: a\n    command: [/bin/true]\n")
-    ended = site.launch("--set", f"notify.file={right}")
+    ended = site.fork_or_launch("--set", f"notify.file={right}")
     assert ended.stdout is not None and ended.wait(30) != 0
     ended.stdout.close()
     assert "notifications.json is damaged" in site.log() and "remove it" in site.log()

@@ -73,7 +73,7 @@ def test_a_site_that_moved_survives_kills_of_its_supervisor_and_of_its_database(
     site.running(last)
     assert site.stop() == 0
     site._sets = tuple(s for s in site._sets if not s.startswith("store.url"))
-    process = site.launch()
+    process = site.fork_or_launch()
     assert process.wait(60) != 0 and process.stdout is not None
     process.stdout.close()
     assert "but store.url is not set" in site.log()

@@ -29,7 +29,9 @@ CHECKS = [
     response_schema_conformance,
 ]
 #: Examples for each operation and mode. SCHEMATHESIS_EXAMPLES=200 runs more.
-EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "3"))
+EXAMPLES = int(
+    os.environ.get("SCHEMATHESIS_EXAMPLES", "10" if os.environ.get("SOAK") == "1" else "2")
+)
 _MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
 
 

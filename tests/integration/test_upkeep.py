@@ -194,7 +194,7 @@ def test_a_supervisor_refuses_a_damaged_store_and_the_command_that_it_names_mend
         for p in (site.root / folder).rglob("*")
         if p.is_file()
     }
-    process = site.launch()
+    process = site.fork_or_launch()
     out, _ = process.communicate(timeout=30)
     said = site.log()
     assert out == b"" and process.returncode == 78 and "Traceback" not in said

@@ -38,7 +38,7 @@ class ProcessGuard:
         return made
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if event not in _WATCHED or not self._test:
+        if not self._test or event not in _WATCHED:  # no name is left when Python ends
             return
         if event == "socket.bind" and not _takes_port(*args):
             return

@@ -6,7 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
-from front_end_fixture import ADM, ANN, BOB, FrontEnd, refused
+from front_end_fixture import ADM, ANN, BOB, FrontEnd, followed, refused
 
 from jobscribe.web.blueprint.routes import ROUTES
 
@@ -24,9 +24,7 @@ def anns_run(module_site: Any) -> dict[str, Any]:
     web = FrontEnd(str(module_site.root))
     ann = web.as_(ANN)
     ann.put("/lib-file/odd/mine.txt", b"anns own")
-    said = ann.said("/run-simulation", REPORT)
-    while "nextRequest" in said:
-        said = ann.said("/run-status", said["nextRequest"])
+    said = followed(ann, ann.said("/run-simulation", REPORT))
     assert said["state"] == "completed", said
     web.close()
     return dict(said)
@@ -281,8 +279,7 @@ def test_the_same_simulation_of_two_users_is_two_runs(
     bob = real.as_(BOB)
     said = bob.said("/run-simulation", REPORT)
     assert said["state"] in ("pending", "running")
-    while "nextRequest" in said:
-        said = bob.said("/run-status", said["nextRequest"])
+    said = followed(bob, said)
     assert (said["state"], said["computeJid"]) == ("completed", f"{BOB}-{SID}-oddReport")
     assert (
         real.as_(ANN).said("/run-status", REPORT)["computeJobSerial"]

@@ -11,21 +11,11 @@ from typing import Any
 
 import pytest
 from consistency_check import check_books
-from front_end_fixture import ANN, BOB, Browser, FrontEnd, refused
+from front_end_fixture import ANN, BOB, Browser, FrontEnd, followed, refused
 from supervisor_process import SupervisorProcess, until
 
 REPORT = {"simulationType": "odd", "report": "oddReport"}
 MOVIE = {"simulationType": "odd", "report": "oddAnimation"}
-
-
-def followed(browser: Browser, said: dict[str, Any]) -> dict[str, Any]:
-    """Poll a run as a page does. Return its last status."""
-    deadline = time.monotonic() + 30
-    while "nextRequest" in said:
-        assert time.monotonic() < deadline, said
-        time.sleep(0.02)
-        said = browser.said("/run-status", said["nextRequest"])
-    return said
 
 
 def running(browser: Browser, request: dict[str, Any]) -> dict[str, Any]:

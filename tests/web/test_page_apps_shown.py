@@ -304,7 +304,7 @@ def test_it_survives_a_killed_supervisor_and_tells_the_truth_then(
     history = site.root / "user" / ann.uid / "heat" / short / "heatAnimation/history.csv"
     until(lambda: history.read_text().count("\n") == 31, "the short one ends while nobody watches")
     until(lambda: not site.titled("server"), "its front end has left the port")
-    site.process = site.launch()
+    site.process = site.fork_or_launch()
     assert site.process.stdout is not None and site.process.stdout.readline()
     site.read_address()
     assert site.front == before_kill, "a free port is the one before, where it can be"

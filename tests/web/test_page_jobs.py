@@ -238,7 +238,7 @@ def test_jobs_are_found_followed_and_canceled_also_after_a_kill(
     ann.until(".notice", "Not canceled: 1 job. The site does not answer")
     until(lambda: not site.titled("server"), "its front end has left the port")
     front = site.front
-    site.process = site.launch()
+    site.process = site.fork_or_launch()
     assert site.process.stdout is not None and site.process.stdout.readline()
     site.read_address()
     assert site.front == front

@@ -149,7 +149,7 @@ def test_a_job_from_the_form_runs_and_nothing_typed_is_lost(
     ann.until("main", "The job is not submitted yet. The page tries again")
     until(lambda: not site.titled("server"), "its front end has left the port")
     front = site.front
-    site.process = site.launch()
+    site.process = site.fork_or_launch()
     assert site.process.stdout is not None and site.process.stdout.readline()
     site.read_address()
     assert site.front == front

@@ -61,7 +61,7 @@ def test_the_ready_line_is_the_front_door_and_client_json_names_both(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
     site = make_site(web=True)
-    site.process = site.launch()
+    site.process = site.fork_or_launch()
     assert site.process.stdout is not None
     line = site.process.stdout.readline().decode()
     site.read_address()
@@ -291,14 +291,14 @@ def test_up_does_not_start_off_loopback_or_on_a_port_that_is_taken(
     make_site: Callable[..., SupervisorProcess],
 ) -> None:
     site = make_site(web=True)
-    outside = site.launch("--ip", "0.0.0.0")
+    outside = site.fork_or_launch("--ip", "0.0.0.0")
     assert outside.wait(30) == 78, "as of `server` with that option"
     assert "requires a loopback address" in site.log()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        process = site.launch("--port", str(port))
+        process = site.fork_or_launch("--port", str(port))
         assert process.wait(30) == 125
     assert f"port {port} of 127.0.0.1 cannot be used" in site.log()
     assert not (site.root / "client.json").exists(), "nothing was started"

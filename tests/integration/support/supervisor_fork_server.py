@@ -8,11 +8,13 @@ directory, standard streams, process group, limits and umask of an executed one.
 parent (this process), in `/proc/PID/environ`, and in the hash seed, which all of one test process
 share. PADDING reserves space for the title in `ps`.
 
-Each packet is one JSON object: {"arguments", "environment", "limits", "umask", "folder"} with the
-descriptors of stdin, stdout and stderr is answered with {"pid"}; {"wait": pid} with {"status"}, null
+Each packet is one JSON object: {"arguments", "environment", "limits", "umask", "folder", "who"} (a
+unix user, or null for the same one) with the descriptors of stdin, stdout and stderr is answered with {"pid"}; {"wait": pid} with {"status"}, null
 while it runs.
 
-The client is in this module too; this process imports nothing else of the tests.
+A forked supervisor's template and front end are forked as well (see `forked_children`).
+
+The client is in this module too; this process imports only that module of the tests.
 """
 
 import atexit
@@ -71,12 +73,18 @@ class ForkServer:
         self._process.wait()
 
     def fork(
-        self, args: Sequence[str], environment: dict[str, str], errors: int
+        self,
+        args: Sequence[str],
+        environment: dict[str, str],
+        errors: int,
+        who: int | None = None,
     ) -> "ForkedProcess":
-        """Start `python -m jobscribe.cli` with these arguments. errors: descriptor of its stderr."""
+        """Start `python -m jobscribe.cli` with these arguments. errors: descriptor of its stderr. who:
+        the unix user to become.
+        """
         ours, theirs = os.pipe2(os.O_CLOEXEC)
         with open(os.devnull, "rb") as null, os.fdopen(theirs, "wb"):
-            pid = self._start(args, environment, "/", (null.fileno(), theirs, errors))
+            pid = self._start(args, environment, "/", (null.fileno(), theirs, errors), who)
         return ForkedProcess(self, list(args), pid, os.fdopen(ours, "rb"))
 
     def run(
@@ -102,7 +110,12 @@ class ForkServer:
         return subprocess.CompletedProcess(list(args), code, out.decode(), err.decode())
 
     def _start(
-        self, args: Sequence[str], environment: dict[str, str], folder: str, files: Sequence[int]
+        self,
+        args: Sequence[str],
+        environment: dict[str, str],
+        folder: str,
+        files: Sequence[int],
+        who: int | None = None,
     ) -> int:
         request = {
             "arguments": list(args),
@@ -110,6 +123,7 @@ class ForkServer:
             "folder": folder,
             "limits": [(number, resource.getrlimit(number)) for number in _LIMITS],
             "umask": _umask(),
+            "who": who,
         }
         pid: int = self.ask(request, files)["pid"]
         return pid
@@ -216,9 +230,23 @@ def _become(request: dict[str, Any], *files: int) -> None:
     for number, limits in request["limits"]:
         if resource.getrlimit(number) != tuple(limits):
             resource.setrlimit(number, limits)
+    if (who := request["who"]) is not None:
+        become(who)
     os.environ.clear()
     os.environ.update(request["environment"])
     follow_environment()
+
+
+def become(who: int) -> None:
+    """Become this unix user. The kernel gives root the files in /proc of a process that changed its
+    user; give them back, as `exec` does.
+    """
+    from jobscribe.runtime import processes
+
+    os.setgroups([])
+    os.setgid(who)
+    os.setuid(who)
+    processes.set_dumpable(True)
 
 
 def follow_environment() -> None:
@@ -233,6 +261,10 @@ def follow_environment() -> None:
 
 def _main() -> None:
     gc.disable()
+    import importlib
+
+    import forked_children
+
     import jobscribe.cli.__main__
     import jobscribe.cli.job.status
     import jobscribe.cli.job.submit
@@ -245,13 +277,19 @@ def _main() -> None:
     import jobscribe.supervisor.app
 
     jobscribe.service.site.exit_table_file.load(None)
+    for module in forked_children.IMPORTED:
+        importlib.import_module(module)
     gc.freeze()
     gc.enable()
     sys.path[0] = "/"  # as with -m in this directory
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
-    if arguments is not None:
-        sys.argv = [jobscribe.cli.__main__.__file__, *arguments]
-        jobscribe.cli.main.main()
+    if arguments is None:
+        return
+    modules = forked_children.modules_of(arguments)
+    if (child := forked_children.with_spares(modules, follow_environment)) is not None:
+        sys.exit(child())
+    sys.argv = [jobscribe.cli.__main__.__file__, *arguments]
+    jobscribe.cli.main.main()
 
 
 if __name__ == "__main__":

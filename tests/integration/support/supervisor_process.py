@@ -197,6 +197,7 @@ class SupervisorProcess:
         self._before: Callable[[], None] | None = (
             _give_up_power_over_files if obeys_permissions and os.geteuid() == 0 else None
         )
+        self._who = who
         if who is not None:
             self._before = lambda: become(who)
             self._env = {"HOME": str(self.place), **self._env}
@@ -250,13 +251,15 @@ class SupervisorProcess:
     def fork_or_launch(self, *more: str) -> "subprocess.Popen[bytes] | ForkedProcess":
         """Start a supervisor process as `start` does, and return at once."""
         python, *args = self.arguments()
-        if args[:2] != ["-m", "jobscribe.cli"] or self._before is not None:
+        if args[:2] != ["-m", "jobscribe.cli"]:
+            return self.launch(*more)
+        if self._before is not None and self._who is None:  # what it gives up, only exec takes away
             return self.launch(*more)
         if not can_fork(python, self._env, PYTHON_PATH):
             return self.launch(*more)
         args = [*args[2:], *more]
         with (self.place / "up.log").open("ab") as log:
-            return fork_server(PYTHON_PATH).fork(args, self._environment(), log.fileno())
+            return fork_server(PYTHON_PATH).fork(args, self._environment(), log.fileno(), self._who)
 
     def command(self, *words: str, **options: Any) -> "subprocess.CompletedProcess[str]":
         """Run a jobscribe command with access to this root. options: see `run_command`."""
@@ -264,7 +267,7 @@ class SupervisorProcess:
 
     def start(self) -> "SupervisorProcess":
         """Start the supervisor and return when it is ready. A fork server starts it, unless it
-        needs another interpreter, user or variable at its start.
+        needs another interpreter or variable at its start, or gives up capabilities.
         """
         assert self.process is None
         floor()

@@ -1,5 +1,6 @@
 """The blueprint in this process, in front of any supervisor, and a browser for one user."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,6 +63,16 @@ class Browser:
             answer.get_data(as_text=True)[:500],
         )
         return answer.get_json()
+
+
+def followed(browser: Browser, said: dict[str, Any]) -> dict[str, Any]:
+    """Poll a run as a page does. Return its last status."""
+    deadline = time.monotonic() + 30
+    while "nextRequest" in said:
+        assert time.monotonic() < deadline, said
+        time.sleep(0.02)
+        said = browser.said("/run-status", said["nextRequest"])
+    return said
 
 
 class FrontEnd:

@@ -209,6 +209,46 @@ async def test_it_finds_a_relay_that_comes_later_and_one_that_takes_its_place(wa
     await way.until(lambda: way.said.ups == 2)
 
 
+async def test_a_connection_that_comes_about_after_its_end_is_closed(tmp_path: Path) -> None:
+    """The supervisor answers the handshake when the agent has given up."""
+    asked, answers, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    class Late(tornado.websocket.WebSocketHandler):
+        async def prepare(self) -> None:
+            asked.set()
+            await answers.wait()
+
+        def on_close(self) -> None:
+            closed.set()
+
+    (sock,) = tornado.netutil.bind_sockets(0, "127.0.0.1")
+    server = tornado.httpserver.HTTPServer(
+        tornado.web.Application([(r"/agent", Late)], log_function=lambda _: None)
+    )
+    server.add_sockets([sock])
+    file = tmp_path / "agents.json"
+    file.write_text(json.dumps({"agentsUrl": f"ws://127.0.0.1:{sock.getsockname()[1]}/agent"}))
+    file.chmod(0o600)
+    link = Link(
+        file,
+        str(KEY),
+        "t" * 32,
+        ALIVE,
+        _Said(),
+        on_up=lambda: None,
+        on_message=lambda _: None,
+        on_down=lambda: None,
+    )  # type: ignore[arg-type]
+    run = asyncio.create_task(link.run())
+    await asyncio.wait_for(asked.wait(), 15)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    answers.set()
+    await asyncio.wait_for(closed.wait(), 15)
+    server.stop()
+    await server.close_all_connections()
+
+
 @pytest.mark.parametrize("link", ["relative.sock", "", 7])
 def test_what_is_no_way_is_said(tmp_path: Path, link: object) -> None:
     file = tmp_path / "agents.json"

@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 import traceback
+import types
 from pathlib import Path
 from typing import Any
 
@@ -716,6 +717,10 @@ async def test_a_jump_host_that_does_not_connect_us() -> None:
 CANARY = ("kqzwxv", "81940762")
 
 
+#: Objects that refer to no others, and code, whose constants were there before the canary.
+_LEAVES = (str, bytes, bytearray, memoryview, int, float, types.CodeType)
+
+
 def holders() -> list[str]:
     """Return the places in this process's memory that hold the canary, among all objects that the
     garbage collector reaches.
@@ -723,25 +728,21 @@ def holders() -> list[str]:
     gc.collect()
     whole = fresh()
     seen = {id(whole)}
-    found: list[str | bytes | bytearray | memoryview] = []
+    texts: list[str] = []
+    binary: list[bytes | bytearray | memoryview] = []
     near: list[Any] = gc.get_objects()
     while near:  # level by level, because there are many objects
-        new = {id(o): o for o in near if id(o) not in seen}
-        seen |= new.keys()
-        objects = new.values()
-        found += [o for o in objects if isinstance(o, str) and CANARY[0] in o and whole in o]
-        found += [
-            o
-            for o in objects
-            if isinstance(o, bytes | bytearray | memoryview) and whole.encode() in bytes(o)
-        ]
-        near = gc.get_referents(
-            *[
-                o
-                for o in objects
-                if not isinstance(o, str | bytes | bytearray | memoryview | int | float)
-            ]
-        )
+        new = {id(o): o for o in near}
+        for known in seen.intersection(new):
+            del new[known]
+        seen.update(new)
+        texts += [o for o in new.values() if isinstance(o, str)]
+        binary += [o for o in new.values() if isinstance(o, bytes | bytearray | memoryview)]
+        near = gc.get_referents(*[o for o in new.values() if not isinstance(o, _LEAVES)])
+    found: list[str | bytes | bytearray | memoryview] = [
+        *(o for o in texts if CANARY[0] in o and whole in o),
+        *(o for o in binary if whole.encode() in bytes(o)),
+    ]
     return [
         f"{type(o).__name__} of {len(o)} in {[f'{r!r:.200}' for r in gc.get_referrers(o) if r is not found]}"
         for o in found
