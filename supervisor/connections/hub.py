@@ -150,8 +150,8 @@ class Connection:
         self.heard = asyncio.get_running_loop().time()
         self._waiting: deque[Any] = deque()
         self._flushing = False
-        #: ended executions to acknowledge, and the timer for that
-        self._acknowledged: list[Token] = []
+        #: ended executions to acknowledge, each once, and the timer for that
+        self._acknowledged: dict[Token, None] = {}
         self._later: asyncio.TimerHandle | None = None
 
     @property
@@ -178,7 +178,7 @@ class Connection:
             self._waiting.append(message)
             self.flush()
             return
-        self._acknowledged += message.tokens
+        self._acknowledged.update(dict.fromkeys(message.tokens))
         if self._later is None:
             loop = asyncio.get_running_loop()
             self._later = loop.call_later(ACK_HELD_SECS, self._acknowledge)
