@@ -281,7 +281,7 @@ class Session:
     def _acknowledged(self, op: RunAck) -> list[Output]:
         ended = tuple(
             t
-            for t in op.tokens
+            for t in dict.fromkeys(op.tokens)
             if t in self._known and self._known[t].execution.state == ExecutionState.ENDED
         )
         for token in ended:

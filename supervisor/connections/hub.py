@@ -17,6 +17,7 @@ import tornado.websocket
 from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import (
     AgentKey,
+    Token,
     agent_log_ids,
     parse_agent_key,
     short_agent,
@@ -40,6 +41,7 @@ from ...protocol.wire.messages import (
     Kill,
     LogChunk,
     OpError,
+    RunAck,
     RunReport,
     RunStatusUpdate,
     Samples,
@@ -88,6 +90,9 @@ _QUIET = frozenset(
     }
 )
 
+#: An acknowledgement waits at most this long (seconds) for another message: alone, it would wake
+#: agent and keeper.
+ACK_HELD_SECS = 0.02
 PACE = HeartbeatTiming()
 #: Time limit for sending queued messages when the supervisor stops.
 CLOSE_SECS = 1.0
@@ -145,6 +150,9 @@ class Connection:
         self.heard = asyncio.get_running_loop().time()
         self._waiting: deque[Any] = deque()
         self._flushing = False
+        #: ended executions to acknowledge, each once, and the timer for that
+        self._acknowledged: dict[Token, None] = {}
+        self._later: asyncio.TimerHandle | None = None
 
     @property
     def holds(self) -> bool:
@@ -158,21 +166,48 @@ class Connection:
         return f"{name}(a={agent} k={self.key.kind} u={short_uid(self.key.uid)} [{ops}])"
 
     def send(self, message: Any) -> None:
-        """Queue one message. All messages of one round of the loop share a frame."""
-        if len(self._waiting) >= MAX_WAITING:
+        """Queue one message. All messages of one round of the loop share a frame.
+
+        Acknowledgements wait for another message, and follow it: nobody waits for them.
+        """
+        if len(self._waiting) + len(self._acknowledged) >= MAX_WAITING:
             self.hub.counters.add("agentQueueFull")
             self.close("the queue of its messages is full", "queueFull")
             return
-        self._waiting.append(message)
-        if not self._flushing:
+        if not isinstance(message, RunAck):
+            self._waiting.append(message)
+            self.flush()
+            return
+        self._acknowledged.update(dict.fromkeys(message.tokens))
+        if self._later is None:
+            loop = asyncio.get_running_loop()
+            self._later = loop.call_later(ACK_HELD_SECS, self._acknowledge)
+
+    def _acknowledge(self) -> None:
+        self._later = None
+        self.flush()
+
+    def drop_acknowledgements(self) -> None:
+        """Send none of those that wait: the connection is closed."""
+        self._acknowledged.clear()
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def flush(self) -> None:
+        """Write what is queued."""
+        if (self._waiting or self._acknowledged) and not self._flushing:
             self._flushing = True
             self.hub.spawn(self._flush())
 
     async def _flush(self) -> None:
         try:
-            while self._waiting:
+            while self._waiting or self._acknowledged:
                 batch = list(self._waiting)
                 self._waiting.clear()
+                if self._acknowledged:
+                    batch.append(RunAck(tokens=tuple(self._acknowledged)))
+                    self._acknowledged.clear()
                 self.hub.links.messages("out", len(batch))
                 for frame in self._encoder.frames(batch):
                     self.hub.links.frame("out", len(frame))
@@ -182,9 +217,7 @@ class Connection:
             self.close(f"cannot write to it: {type(e).__name__}", "notWritten")
         finally:
             self._flushing = False
-            if self._waiting:
-                self._flushing = True
-                self.hub.spawn(self._flush())
+            self.flush()
 
     def record_receipt(self) -> None:
         """Record that the agent sent anything."""
@@ -454,6 +487,7 @@ class Hub:
     def lost(self, connection: Connection, why: DisconnectReason = "closed") -> None:
         """Remove a closed connection, and tell the engine once."""
         connection.fail_requests()
+        connection.drop_acknowledgements()
         if self.connections.get(connection.key) is connection:
             del self.connections[connection.key]
             self.links.lost(connection.key, why)
@@ -562,6 +596,8 @@ class Hub:
 
     async def close(self) -> None:
         """Close all connections, after a short time for queued messages."""
+        for connection in self.connections.values():
+            connection.flush()
         await asyncio.sleep(0)  # starts to write messages that were queued in this round
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=CLOSE_SECS)

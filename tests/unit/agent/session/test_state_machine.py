@@ -198,7 +198,7 @@ def test_acknowledgement_in_every_state(state, forgets):
     """Only an ended execution may be forgotten, and only once."""
     s = session(*STATES[state])
     before = s.executions()
-    assert s.received(RunAck(tokens=(T, token(2))), 1.0) == ([Forget((T,))] if forgets else [])
+    assert s.received(RunAck(tokens=(T, token(2), T)), 1.0) == ([Forget((T,))] if forgets else [])
     assert s.executions() == ([] if forgets else before)
     assert s.received(RunAck(tokens=(T,)), 1.0) == []
 
