@@ -132,8 +132,9 @@ async def test_a_request_does_not_wait_for_a_supervisor_that_was_replaced(
     monkeypatch.setattr(forwarding, "LOOK_SECS", 0.01)
     frozen, standby, serves = (supervisors[kind].url for kind in ("frozen", "standby", "serves"))
     # it may have been done, so it is not sent to the other one
-    with pytest.raises(Lost):
-        await sent(parts(frozen, standby, serves))
+    async with asyncio.timeout(20):
+        with pytest.raises(Lost):
+            await sent(parts(frozen, standby, serves))
     assert supervisors["serves"].requests == []
     answer = await ask(p := parts(frozen, standby, serves), 0, "/api/whoami", HTTPHeaders())
     assert answer is not None and supervisors["serves"].requests == [("/api/whoami", b"")]
