@@ -68,7 +68,7 @@ from .why_facts import files_of, partition_of
 #: Number of attempts in a reply: the latest ones.
 ATTEMPTS_SHOWN = 100
 #: Number of runs of a bulk request that are decided at once. Then the loop serves other requests.
-SLICE = 16
+SLICE = 64
 #: Time limit of an answer, in case the store does not confirm that the decision is durable.
 ANSWER_SECS = 30.0
 #: Length of the prefix of a computeJid that names its group, `<uid>-<sid>`.
