@@ -168,46 +168,47 @@ class Connection:
     def send(self, message: Any) -> None:
         """Queue one message. All messages of one round of the loop share a frame.
 
-        Acknowledgements wait for another message, and follow it: nobody waits for them.
+        Acknowledgements wait for the next message, because nobody waits for them.
         """
         if len(self._waiting) + len(self._acknowledged) >= MAX_WAITING:
             self.hub.counters.add("agentQueueFull")
             self.close("the queue of its messages is full", "queueFull")
             return
         if not isinstance(message, RunAck):
+            self._queue_acknowledgements()
             self._waiting.append(message)
             self.flush()
             return
         self._acknowledged.update(dict.fromkeys(message.tokens))
         if self._later is None:
             loop = asyncio.get_running_loop()
-            self._later = loop.call_later(ACK_HELD_SECS, self._acknowledge)
+            self._later = loop.call_later(ACK_HELD_SECS, self.flush)
 
-    def _acknowledge(self) -> None:
-        self._later = None
-        self.flush()
+    def _queue_acknowledgements(self) -> None:
+        if self._acknowledged:
+            self._waiting.append(RunAck(tokens=tuple(self._acknowledged)))
+            self.drop_acknowledgements()
 
     def drop_acknowledgements(self) -> None:
-        """Send none of those that wait: the connection is closed."""
+        """Send none of those that wait, as after the connection was closed."""
         self._acknowledged.clear()
         if self._later is not None:
             self._later.cancel()
             self._later = None
 
     def flush(self) -> None:
-        """Write what is queued."""
-        if (self._waiting or self._acknowledged) and not self._flushing:
+        """Write what is queued, and the acknowledgements that wait."""
+        self._queue_acknowledgements()
+        if self._waiting and not self._flushing:
             self._flushing = True
             self.hub.spawn(self._flush())
 
     async def _flush(self) -> None:
         try:
-            while self._waiting or self._acknowledged:
+            while self._waiting:
+                self._queue_acknowledgements()
                 batch = list(self._waiting)
                 self._waiting.clear()
-                if self._acknowledged:
-                    batch.append(RunAck(tokens=tuple(self._acknowledged)))
-                    self._acknowledged.clear()
                 self.hub.links.messages("out", len(batch))
                 for frame in self._encoder.frames(batch):
                     self.hub.links.frame("out", len(frame))
@@ -217,7 +218,8 @@ class Connection:
             self.close(f"cannot write to it: {type(e).__name__}", "notWritten")
         finally:
             self._flushing = False
-            self.flush()
+            if self._waiting:
+                self.flush()
 
     def record_receipt(self) -> None:
         """Record that the agent sent anything."""

@@ -24,7 +24,7 @@ def with_frames() -> tuple[Agent, list[list[Any]]]:
     return agent, frames
 
 
-async def test_acknowledgements_follow_the_next_message_in_its_frame() -> None:
+async def test_acknowledgements_precede_the_next_message_in_its_frame() -> None:
     agent, frames = with_frames()
     await asyncio.sleep(0)
     for token in TOKENS:
@@ -34,7 +34,7 @@ async def test_acknowledgements_follow_the_next_message_in_its_frame() -> None:
     message = RunStatus(op_id="o" * 32)
     agent.connection.send(message)
     await until(lambda: frames, "a frame")
-    assert frames == [[message, RunAck(tokens=TOKENS)]]
+    assert frames == [[RunAck(tokens=TOKENS), message]]
     await asyncio.sleep(2 * hub.ACK_HELD_SECS)
     assert len(frames) == 1
 
