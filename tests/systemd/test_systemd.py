@@ -283,12 +283,22 @@ def test_the_journal_has_every_line_once(machine: Machine) -> None:
     """Supervisor, keepers and agents also write files; that must not duplicate lines in the
     journal.
     """
+    assert Job(machine, "true").over()["state"] == "completed"
     files = list(machine.at(f"{STATE}/agent").glob("*/agent.log"))
-    since, sizes, before = (
-        machine.cursor(),
-        [f.stat().st_size for f in files],
-        len(_own_lines(machine)),
-    )
+
+    def written_so_far() -> tuple[list[int], int]:
+        return [f.stat().st_size for f in files], len(_own_lines(machine))
+
+    def begins() -> tuple[str, list[int], int] | None:
+        """Return where journal and files are, unless a line was written meanwhile."""
+        sizes, before = written_so_far()
+        since = machine.cursor()
+        time.sleep(0.3)  # files are written after the journal
+        if written_so_far() != (sizes, before) or machine.journal(since=since, own=True):
+            return None
+        return since, sizes, before
+
+    since, sizes, before = until(begins, "nothing is logged")
     machine.systemctl("restart")
     assert Job(machine, "true").over()["state"] == "completed"
     machine.systemctl("restart")

@@ -84,6 +84,11 @@ class _Spare:
         with self.socket:
             if self._groups != _control_groups():
                 return False
+            # before this returns: the supervisor may set other limits right after it
+            for number in _LIMITS:
+                limits = resource.getrlimit(number)
+                if resource.prlimit(self.pid, number) != limits:
+                    resource.prlimit(self.pid, number, limits)
             with contextlib.suppress(OSError):
                 socket.send_fds(self.socket, [json.dumps(request).encode()], descriptors)
                 return True
@@ -138,7 +143,6 @@ def _request(
         "folder": os.getcwd() if folder is None else os.fspath(folder),
         "session": new_session,
         "umask": _umask(),
-        "limits": [(number, resource.getrlimit(number)) for number in _LIMITS],
         "descriptors": [0, 1, 2, *passed],
     }, [*streams, *passed]
 
@@ -175,9 +179,6 @@ def _wait(module: str, sock: socket.socket, follow_environment: Callable[[], Non
         os.setsid()
     os.chdir(request["folder"])
     os.umask(request["umask"])
-    for number, limits in request["limits"]:
-        if resource.getrlimit(number) != tuple(limits):
-            resource.setrlimit(number, limits)
     os.environ.clear()
     os.environ.update(request["environment"])
     follow_environment()

@@ -53,7 +53,10 @@ TRACED = (
     "sendmsg",
 )
 _LINE = re.compile(r"(\d+)\s+(.*)")
-_CALL = re.compile(r"(\w+)\((.*)\)\s+= (-?\d+|\?|0x[0-9a-f]+)(<[^>]*>)?( .*)?", re.DOTALL)
+#: "(deleted)" after the path of a result: the file lost its name meanwhile.
+_CALL = re.compile(
+    r"(\w+)\((.*)\)\s+= (-?\d+|\?|0x[0-9a-f]+)(<[^>]*>)?(?:\(deleted\))?( .*)?", re.DOTALL
+)
 _UNFINISHED, _DETACHED, _RESUMED = (
     " <unfinished ...>",
     " <detached ...>",
