@@ -39,7 +39,7 @@ EVERY = 5000
 MERGED_AT_ONCE = 1000
 _KEY_COLUMNS = ", ".join(KEY)
 #: A key before all others.
-_NO_KEY: Sequence[Any] | None = (-1, *[""] * (len(KEY) - 1))
+_NO_KEY: Sequence[Any] = (-1, *[""] * (len(KEY) - 1))
 
 
 class LogUsage:
@@ -127,7 +127,8 @@ class PeriodMerge:
         self._connection = connection
         self._newest = 0
         #: the day whose merge has begun, and the key up to which it is done; None: to the end
-        self._day, self._after = 0, _NO_KEY
+        self._day = 0
+        self._after: Sequence[Any] | None = None
 
     def use(self, connection: SqlConnection) -> None:
         """Use another file with the same usage."""
@@ -143,7 +144,7 @@ class PeriodMerge:
         """
         day = day_of(self._newest)
         if day != self._day:
-            self._day, self._after = day, _NO_KEY if day else None
+            self._day, self._after = day, _NO_KEY
         if self._after is None:
             return
         c = self._connection
