@@ -4,6 +4,7 @@ user's agent, and answered while the client waits.
 This module stores nothing and changes no run. It returns an app's reply unchanged.
 """
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -110,20 +111,33 @@ class Calls:
         return base62(self._entropy(32), 32)
 
     async def call(self, request: CallRequest, op_id: str) -> bytes:
-        """Return the app's reply as JSON. Raises Refusal."""
+        """Return the app's reply as JSON. Raises Refusal.
+
+        The wait for an agent that is not connected counts: an answer comes within the deadline and
+        SLACK_SECS.
+        """
         self._check(request)
         with self.counted(request.uid):
             run = self._run_of(request) if request.compute_jid is not None else None
             key = self._key(request, run)
-            await self._runs.agent(key)
+            message = self._message(request, run, op_id)
+            loop = asyncio.get_running_loop()
+            until = loop.time() + message.deadline_secs
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._runs.agent(key)
+            except TimeoutError:
+                raise Refusal(
+                    "deadline",
+                    f"the agent of {key.uid} did not connect within the {message.deadline_secs:g} s of the call",
+                ) from None
             if request.compute_jid is not None and run is not None:
                 self.check_current(request.uid, request.compute_jid, run.serial)
-            message = self._message(request, run, op_id)
             self._counters.add("call." + request.job_cmd)
             answer = await self._hub.ask(
                 key,
                 message,
-                message.deadline_secs + SLACK_SECS,
+                until + SLACK_SECS - loop.time(),
                 CallReply,
                 give_up=CancelCall(op_id=message.op_id),
             )

@@ -24,8 +24,6 @@ USERS = ("LinkUsr1", "LinkUsr2")
 THREADS = 4
 #: Deadline of requests that wait only for the disk.
 SOON_SECS = 1.0
-#: An agent whose connection was cut is back, with its snapshot sent, after its longest backoff.
-BACK_SECS = 4.0
 #: Extra time on top of a log reader's wait (supervisor.outputs) and of a call's deadline
 #: (supervisor.calls).
 LOG_SLACK_SECS, CALL_SLACK_SECS = 10.0, 2.0
@@ -128,7 +126,7 @@ class Life:
                 "args": {"height": 58},
                 "deadlineSecs": 1.0,
             }
-            code, said = asker.ask("call", 1.0 + CALL_SLACK_SECS + BACK_SECS, **args)
+            code, said = asker.ask("call", 1.0 + CALL_SLACK_SECS, **args)
             assert (code, said) == (200, {"weight": 30.95}) or said["code"] in CALL_CODES, said
             self.done["call answered"] += code == 200
         else:

@@ -170,6 +170,18 @@ async def test_a_call_that_is_not_answered_in_time_is_ended_here_and_there(
     assert in_memory.counters.all()["unknownAnswer"] == 1
 
 
+async def test_the_wait_for_an_agent_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobscribe.supervisor.agents.calls.SLACK_SECS", 0.05)
+    in_memory = InMemorySupervisor()
+    assert await code_of(call(in_memory, stateless(deadline_secs=0.05))) == "deadline"
+    # it connects late, and then does not answer
+    began = asyncio.get_running_loop().time()
+    waiting = call(in_memory, stateless(deadline_secs=1.0))
+    asyncio.get_running_loop().call_later(0.9, in_memory.agent)
+    assert await code_of(waiting) == "deadline"
+    assert 1.0 <= asyncio.get_running_loop().time() - began < 1.9
+
+
 async def test_who_goes_away_cancels_the_call() -> None:
     in_memory = InMemorySupervisor()
     agent = in_memory.agent()
