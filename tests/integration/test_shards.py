@@ -690,7 +690,15 @@ class Gated:
     def submit(self, count: int) -> None:
         for _ in range(count):
             self.runs.append(shell(self._text(), self._uid))
-            self._sharded.site.submit(self.runs[-1])
+            request = req_id()
+            until(lambda request=request: self._sent(request), "it is submitted", DEADLINE_SECS)
+
+    def _sent(self, request: str) -> bool:
+        """Submit the last run. A client repeats what a supervisor did not answer before its end."""
+        try:
+            return bool(self._sharded.site.submit(self.runs[-1], request))
+        except http.client.RemoteDisconnected:
+            return False
 
     def _text(self) -> str:
         gate = f"until [ -e {self._place}/{self._uid}{len(self.runs)} ]; do sleep 0.05; done"
