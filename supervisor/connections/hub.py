@@ -190,7 +190,7 @@ class Connection:
             self.drop_acknowledgements()
 
     def drop_acknowledgements(self) -> None:
-        """Send none of those that wait, as after the connection was closed."""
+        """Forget the acknowledgements that wait."""
         self._acknowledged.clear()
         if self._later is not None:
             self._later.cancel()
