@@ -20,6 +20,7 @@ from ....protocol.execution.table import (
 from ....runtime import failpoints, processes
 from ....runtime.execution.folder import EXIT
 from ..linux.kernel_log import AT_FIRST_SECS, KernelLogReader
+from ..linux.priority import REPEAT_SECS, JobPriority
 from ..loop.log import log
 from ..loop.write_retry import WriteRetryQueue
 from .evidence import OWN, describe, link_run_dir
@@ -98,6 +99,7 @@ class ExecutionController:
         self.known: dict[str, Execution] = self._table.known
         self.running: dict[str, Execution] = {}
         self._kernel = KernelLogReader()
+        self._priority = JobPriority()
         self.terminator = Terminator(
             loop,
             tracker,
@@ -348,12 +350,21 @@ class ExecutionController:
                 and not processes.alive(e.pid, e.ticks)
             ):
                 self._main_gone(e)
-        sample_executions(self.running.values())
+        sample_executions(self.running.values(), self._priority)
+        self._repeat_priority()
         self._kernel.read()
         if self.running:
             self._loop.call_at(
                 "tick", time.monotonic() + (_FAST_TICK_SECS if fast else _TICK_SECS), self._tick
             )
+
+    def _repeat_priority(self) -> None:
+        if self._priority.waiting() and not self._loop.has_timer("priority"):
+            self._loop.call_at("priority", time.monotonic() + REPEAT_SECS, self._lower_waiting)
+
+    def _lower_waiting(self) -> None:
+        self._priority.repeat()
+        self._repeat_priority()
 
     def _report_end(self, e: Execution) -> None:
         """Report an end, and start the execution that has waited longest for the slot. The report

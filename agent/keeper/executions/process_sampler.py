@@ -12,12 +12,11 @@ import os
 import resource
 import time
 
-from ..linux.priority import lower_priority
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..linux.priority import JobPriority
     from .state import Execution
 
 #: Pauses between two samples of one execution (seconds): the first and the longest; and the time
@@ -38,7 +37,7 @@ _ULIMITS = {
 }
 
 
-def sample_executions(running: Iterable[Execution]) -> None:
+def sample_executions(running: Iterable[Execution], priority: JobPriority) -> None:
     """Sample the executions that are due, longest waiting first. Never raises."""
     now = time.monotonic()
     for e in sorted(
@@ -48,24 +47,24 @@ def sample_executions(running: Iterable[Execution]) -> None:
         e.samples.pause = min(_LONGEST_PAUSE, max(_FIRST_PAUSE, 2 * e.samples.pause))
         e.samples.next_at = now + e.samples.pause
         try:
-            _sample(e)
+            _sample(e, priority)
         except (OSError, ValueError, IndexError):  # it is ending, or descriptors are exhausted
             continue
         if time.monotonic() - now > _ROUND_SECS:
             return
 
 
-def _sample(e: Execution) -> None:
+def _sample(e: Execution, priority: JobPriority) -> None:
     if e.cgroup is not None:
         _record_ids(e, e.cgroup.threads())
         family = e.cgroup.pids()[:_WALKED]
-        e.samples.lowered = lower_priority(family, e.samples.lowered)
+        e.samples.lowered = priority.lower(family, e.samples.lowered)
         _record_limits(e, family)
         if e.cgroup.memory is None:
             _record_memory(e, family)
         return
     family = _descendants(e)
-    e.samples.lowered = lower_priority(family, e.samples.lowered)
+    e.samples.lowered = priority.lower(family, e.samples.lowered)
     _record_limits(e, family)
     _record_memory(e, family)
     _record_ids(e, [*family, *(thread for pid in family for thread in _threads(pid))])

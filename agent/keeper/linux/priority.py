@@ -1,45 +1,120 @@
-"""The scheduling priority of jobs, below that of the supervisor, agents and keepers of the machine."""
+"""The scheduling of jobs, behind the supervisor, agents and keepers of the machine.
+
+A job begins as a batch process (SCHED_BATCH): when it wakes up, it does not interrupt what runs.
+Soon after its start, its nice value is raised.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 #: The nice value of jobs: jobs that occupy all processors do not delay the answers of the site.
 NICE = 10
+#: The kernel accepts a change of a session's nice value by an ordinary user after this time
+#: (seconds).
+REPEAT_SECS = 0.1
+#: Sessions that wait for their change, at most.
+_MOST = 1000
 
 
-def lower_priority(pids: Iterable[int], before: set[int]) -> set[int]:
-    """Lower the priority of the process groups of these processes, and return the groups. Groups in
-    `before` have been lowered; their new processes inherit it. Never raises OSError.
+@contextlib.contextmanager
+def batch_thread() -> Iterator[None]:
+    """Run this thread as a batch process meanwhile, so that a process that it creates begins as
+    one. Without effect where the kernel or a policy of its own does not allow it.
     """
-    lowered = set()
-    for pid in pids:
-        try:
-            group = os.getpgid(pid)
-            if group in lowered:
+    changed = begin_batch()
+    try:
+        yield
+    finally:
+        if changed:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def begin_batch() -> bool:
+    """Make this thread a batch process. Return whether it was an ordinary one before."""
+    try:
+        if os.sched_getscheduler(0) != os.SCHED_OTHER:
+            return False
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError:  # a filter of system calls
+        return False
+    return True
+
+
+class JobPriority:
+    """Lowers the priority of process groups of jobs.
+
+    The kernel may share the processors between sessions first, and between processes of a session
+    afterwards: then the value of the session counts. It accepts ten changes per second from ordinary
+    users, so the sessions of jobs that start together wait for their turn.
+    """
+
+    def __init__(self) -> None:
+        #: process group -> a process of it whose session waits, oldest first
+        self._waiting: dict[int, int] = {}
+
+    def lower(self, pids: Iterable[int], before: set[int]) -> set[int]:
+        """Lower the priority of the process groups of these processes, and return the groups.
+        Groups in `before` have been lowered; their new processes inherit it. Never raises OSError.
+        """
+        lowered = set()
+        for pid in pids:
+            try:
+                group = os.getpgid(pid)
+                if group in lowered:
+                    continue
+                # the job may have lowered it further
+                if (
+                    group in before
+                    or os.getpriority(os.PRIO_PGRP, group) >= NICE
+                    or self._lower(group, pid)
+                ):
+                    lowered.add(group)
+            except OSError:  # it has ended, or runs as another user
                 continue
-            # the job may have lowered it further
-            if group in before or os.getpriority(os.PRIO_PGRP, group) >= NICE or _lower(group, pid):
-                lowered.add(group)
-        except OSError:  # it has ended, or runs as another user
-            continue
-    return lowered
+        return lowered
+
+    def waiting(self) -> bool:
+        """Return whether `repeat` is due after REPEAT_SECS."""
+        return bool(self._waiting)
+
+    def repeat(self) -> None:
+        """Lower the priority of waiting sessions, as far as the kernel accepts it now."""
+        for group, pid in list(self._waiting.items()):
+            # another process may have the number by now
+            if _is_in(pid, group) and not _lower_session(pid):
+                return
+            del self._waiting[group]
+
+    def _lower(self, group: int, pid: int) -> bool:
+        """Return whether it is done, or will be."""
+        if len(self._waiting) >= _MOST:
+            return False
+        # one that waits goes first
+        if self._waiting or not _lower_session(pid):
+            self._waiting[group] = pid
+        os.setpriority(os.PRIO_PGRP, group, NICE)
+        return True
 
 
-def _lower(group: int, pid: int) -> bool:
-    """Return whether the kernel did it."""
-    # The kernel may share the processors between sessions first, and between processes of a session
-    # afterwards: then the value of the session counts. It accepts ten changes per second.
+def _is_in(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group
+    except OSError:
+        return False
+
+
+def _lower_session(pid: int) -> bool:
+    """Return False if the kernel accepts the change later."""
     try:
         with open(f"/proc/{pid}/autogroup", "wb", buffering=0) as f:
             f.write(str(NICE).encode())
     except OSError as error:
-        if error.errno == errno.EAGAIN:
-            return False
-    os.setpriority(os.PRIO_PGRP, group, NICE)
+        return error.errno != errno.EAGAIN
     return True

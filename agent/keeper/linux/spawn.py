@@ -17,6 +17,7 @@ import signal
 import struct
 
 from ....runtime import processes
+from .priority import batch_thread, begin_batch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class Setting:
 
 
 def spawn(program: Program, setting: Setting) -> int:
-    """Spawn a session leader with this setting and default signals; return its pid. Raises OSError.
+    """Spawn a session leader with this setting, default signals and the policy of batch processes;
+    return its pid. Raises OSError.
 
     This process changes its own directory, umask and core limit for the moment of the call: it has
     one thread. The hard core limit and the score follow right after the start, because this process
@@ -90,15 +92,16 @@ def spawn(program: Program, setting: Setting) -> int:
         if limits[0] != hard:
             resource.setrlimit(resource.RLIMIT_CORE, (hard, limits[1]))
         os.chdir(setting.directory)
-        pid = os.posix_spawn(
-            program.path,
-            program.arguments,
-            program.environment,
-            file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in setting.descriptors],
-            setsid=True,
-            setsigmask=(),
-            setsigdef=setting.ignored,
-        )
+        with batch_thread():
+            pid = os.posix_spawn(
+                program.path,
+                program.arguments,
+                program.environment,
+                file_actions=[(os.POSIX_SPAWN_DUP2, *pair) for pair in setting.descriptors],
+                setsid=True,
+                setsigmask=(),
+                setsigdef=setting.ignored,
+            )
     finally:
         os.chdir("/")
         os.umask(before)
@@ -200,6 +203,7 @@ def _exec_child(write_end: int, enter: Sequence[str], program: Program, setting:
             with contextlib.suppress(OSError):  # the cgroup is gone
                 _write(path, b"0")
         os.setsid()
+        begin_batch()
         for here, there in setting.descriptors:
             os.dup2(here, there)
         with contextlib.suppress(OSError):

@@ -2,10 +2,13 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from jobscribe.agent.keeper.linux.priority import NICE, lower_priority
+from jobscribe.agent.keeper.linux import priority, spawn
+from jobscribe.agent.keeper.linux.priority import NICE, JobPriority
+from jobscribe.agent.keeper.linux.spawn import Program, Setting
 
 from ..conftest import Keeper, until
 
@@ -18,26 +21,102 @@ def test_each_process_of_a_job_has_a_lower_priority(keeper: Keeper) -> None:
     # with the shell, which has the numbers in its arguments
     expected = [*[max(NICE, own)] * 3, min(19, own + 15)]
     until(lambda: sorted(process.nice() for process in keeper.naps()) == expected)
+    assert {os.sched_getscheduler(process.pid) for process in keeper.naps()} == {os.SCHED_BATCH}
+    assert os.sched_getscheduler(keeper.agent_pid) == os.SCHED_OTHER
 
 
-def test_a_group_is_lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_ = []
-    monkeypatch.setattr(os, "setpriority", lambda *words: set_.append(words))
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_job_begins_as_a_batch_process(fork: bool, tmp_path: Path) -> None:
+    """Whoever creates it stays an ordinary one."""
+    out = tmp_path / "out"
+    fd = os.open(out, os.O_WRONLY | os.O_CREAT)
+    shell = Program(b"/bin/sh", [b"sh", b"-c", b"cat /proc/self/sched"], dict(os.environb))
+    setting = Setting("/", [(fd, 1)], 0o077, 0, 0, [])
+    pid = spawn.spawn_in_cgroup(None, (), shell, setting) if fork else spawn.spawn(shell, setting)
+    os.close(fd)
+    assert os.waitpid(pid, 0)[1] == 0
+    (line,) = (line for line in out.read_text().splitlines() if line.startswith("policy"))
+    assert int(line.split()[-1]) == os.SCHED_BATCH
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def test_a_policy_that_an_operator_chose_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getscheduler", lambda pid: os.SCHED_IDLE)
+    monkeypatch.setattr(os, "sched_setscheduler", _refuse(AssertionError()))
+    with priority.batch_thread():
+        pass
+
+
+def test_a_system_that_refuses_policies_starts_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_setscheduler", _refuse(PermissionError()))
+    with priority.batch_thread():
+        pass
+
+
+def test_a_group_is_lowered_once(kernel: "Kernel") -> None:
+    jobs = JobPriority()
+    lowered = jobs.lower([10, 11, 20], set())
+    assert lowered == {1, 2} and kernel.groups == [1, 2] and kernel.sessions == [10, 20]
+    assert jobs.lower([21, 30], lowered) == {2, 3} and kernel.groups == [1, 2, 3]
+    assert not jobs.waiting()
+
+
+def test_sessions_that_the_kernel_delays_are_lowered_in_their_order(kernel: "Kernel") -> None:
+    jobs = JobPriority()
+    kernel.accepts = 1
+    assert jobs.lower([10, 20, 30], set()) == {1, 2, 3} and kernel.groups == [1, 2, 3]
+    assert kernel.sessions == [10]
+    kernel.accepts = 0
+    jobs.repeat()
+    kernel.accepts = 1
+    assert jobs.lower([40], set()) == {4}
+    assert kernel.sessions == [10] and jobs.waiting(), "the ones before it go first"
+    jobs.repeat()
+    assert kernel.sessions == [10, 20]
+    kernel.accepts = 9
+    jobs.repeat()
+    assert kernel.sessions == [10, 20, 30, 40] and not jobs.waiting()
+
+
+def test_a_process_with_a_number_of_an_ended_one_is_left_alone(kernel: "Kernel") -> None:
+    jobs = JobPriority()
+    kernel.accepts = 0
+    jobs.lower([10, 20], set())
+    kernel.accepts, kernel.moved = 9, {10: 7}
+    jobs.repeat()
+    assert kernel.sessions == [20] and not jobs.waiting()
+
+
+class Kernel:
+    """Process groups are pids divided by ten, each a session. accepts: changes of sessions that it
+    accepts now. moved: pids with another group.
+    """
+
+    def __init__(self) -> None:
+        self.accepts, self.groups, self.sessions = 99, list[int](), list[int]()
+        self.moved: dict[int, int] = {}
+
+    def getpgid(self, pid: int) -> int:
+        return self.moved.get(pid, pid // 10)
+
+    def lower_session(self, pid: int) -> bool:
+        self.accepts -= 1
+        if self.accepts >= 0:
+            self.sessions.append(pid)
+        return self.accepts >= 0
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    kernel = Kernel()
+    monkeypatch.setattr(os, "setpriority", lambda kind, group, nice: kernel.groups.append(group))
     monkeypatch.setattr(os, "getpriority", lambda kind, group: 0)
-    monkeypatch.setattr(os, "getpgid", lambda pid: pid // 10)
-    monkeypatch.setattr("builtins.open", _refuse(FileNotFoundError()))
-    lowered = lower_priority([10, 11, 20], set())
-    assert lowered == {1, 2} and [words[1] for words in set_] == [1, 2]
-    assert lower_priority([21, 30], lowered) == {2, 3} and len(set_) == 3
+    monkeypatch.setattr(os, "getpgid", kernel.getpgid)
+    monkeypatch.setattr(priority, "_lower_session", kernel.lower_session)
+    return kernel
 
 
-def test_what_the_kernel_delays_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getpriority", lambda kind, group: 0)
-    monkeypatch.setattr("builtins.open", _refuse(BlockingIOError(11, "again")))
-    assert lower_priority([os.getpid()], set()) == set()
-
-
-def _refuse(error: OSError) -> Callable[..., None]:
+def _refuse(error: BaseException) -> Callable[..., None]:
     def refuse(*words: object, **more: object) -> None:
         raise error
 
