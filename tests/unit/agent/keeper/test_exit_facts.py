@@ -208,9 +208,10 @@ def test_a_crash_is_found_in_the_kernels_log_a_threads_too(
 
 def test_memory_without_a_count_is_what_was_seen(new_keeper: Callable[..., Keeper]) -> None:
     """Several processes together use more than the largest one."""
-    eats = "import time; a = bytearray(40 << 20); time.sleep(1.2)"
+    # until all have it, and until the next sample
+    eats = "import os, time; a = bytearray(40 << 20); os.mkfifo(os.environ['n']); time.sleep(0.1)\nwhile len(os.listdir()) < 3: time.sleep(0.1)\ntime.sleep(2.2)"
     exit_ = new_keeper(cgroups={"use": "off"}).run(
-        f'for n in 1 2 3; do python3 -c "{eats}" & done; wait; exit 3'
+        f'mkdir eaten; cd eaten; for n in 1 2 3; do n=$n python3 -c "{eats}" & done; wait; exit 3'
     )
     assert exit_.max_rss_bytes is not None and exit_.max_rss_bytes < 70 << 20
     peak = facts_of(exit_).memory_peak_bytes
