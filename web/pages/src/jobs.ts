@@ -59,6 +59,18 @@ export interface Status {
   debugging?: string | null;
 }
 
+/** Return whether this status was said before the last one. */
+export const isOlder = (said: Status, last: Status | undefined): boolean =>
+  (said.position ?? 0) < (last?.position ?? 0);
+
+/** Return what is known after an answer. isCrossed: `last` was heard while it was under way. */
+export function answeredStatus(last: Status | undefined, said: Status, isCrossed: boolean): Status {
+  if (!last || !isCrossed) return said;
+  if (isOlder(said, last)) return last;
+  const isSameRun = said.computeJobSerial === last.computeJobSerial;
+  return isSameRun && last.parallelStatus ? { ...said, parallelStatus: last.parallelStatus } : said;
+}
+
 export interface ProgressEvent {
   computeJid: string;
   computeJobSerial: number;

@@ -3,8 +3,16 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import type { AppStatus, Cluster, Model } from "../src/apps.ts";
+import { News } from "../src/news.ts";
 import { ticks, tickTexts, valueText } from "../src/picture/ticks.ts";
-import { fromStream, heard, progressed, progressText, sentenceOf } from "../src/text/app_status.ts";
+import {
+  answered,
+  fromStream,
+  heard,
+  progressed,
+  progressText,
+  sentenceOf,
+} from "../src/text/app_status.ts";
 import { pictureCsv, plotOf } from "../src/text/curves.ts";
 import { faultsOf, textsOf, valuesFrom } from "../src/text/form.ts";
 import {
@@ -62,6 +70,43 @@ test("news that are late take nothing back", () => {
   assert.equal(progressed(over, 5, { frameCount: 9 }), over);
   assert.equal(progressed(running, 4, { frameCount: 9 }), running);
   assert.equal(progressed(running, 5, { frameCount: 9 }).frameCount, 9);
+});
+
+test("what is heard while an answer is under way is younger", async () => {
+  const news = new News(answered);
+  const begun = status({ computeJobPosition: 7 });
+  assert.equal(await news.after(Promise.resolve(begun)), begun);
+  let reply = (_: AppStatus): void => {};
+  const ask = (): Promise<AppStatus> =>
+    news.after(
+      new Promise((done) => {
+        reply = done;
+      }),
+    );
+  let asked = ask();
+  news.latest = progressed(begun, 5, { percentComplete: 30 });
+  reply(begun);
+  assert.equal((await asked).percentComplete, 30);
+  asked = ask();
+  news.latest = progressed(news.latest, 5, { percentComplete: 60 });
+  reply(status({ computeJobPosition: 7, percentComplete: 30, frameTotal: 9 }));
+  assert.deepEqual(
+    [(await asked).percentComplete, news.latest.percentComplete, news.latest.frameTotal],
+    [60, 60, 9],
+  );
+  asked = ask();
+  const over = status({ state: "completed", computeJobPosition: 9 });
+  news.latest = heard(news.latest, over, false);
+  reply(begun);
+  assert.equal((await asked).state, "completed");
+  // nothing was heard meanwhile, and of another run nothing is kept
+  asked = ask();
+  reply(status({ state: "completed", computeJobPosition: 9, percentComplete: 100 }));
+  assert.equal((await asked).percentComplete, 100);
+  asked = ask();
+  news.latest = progressed({ ...news.latest, state: "running" }, 5, { percentComplete: 70 });
+  reply(status({ state: "pending", computeJobSerial: 6 }));
+  assert.equal((await asked).percentComplete, undefined);
 });
 
 test("a run does not change what only the system knows", () => {

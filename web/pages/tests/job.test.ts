@@ -1,5 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { answeredStatus, type Status } from "../src/jobs.ts";
+import { News } from "../src/news.ts";
 import {
   commands,
   commandText,
@@ -37,6 +39,29 @@ const DEFINITION = {
   odd: { new: [1] },
 };
 const REPLY = { definition: DEFINITION, app: false, notes: [], withheld: [] };
+
+test("the status of a job is not that of an answer that was under way", async () => {
+  const status = (more: Partial<Status>): Status => ({
+    ...{ state: "running", computeJid: "u-s-m", computeJobSerial: 5, position: 7 },
+    ...more,
+  });
+  const news = new News(answeredStatus);
+  const after = async (reply: Status, heard?: Status): Promise<Status> => {
+    const asked = news.after(Promise.resolve(reply));
+    if (heard) news.latest = heard;
+    return asked;
+  };
+  const reported = status({ parallelStatus: { percentComplete: 30 } });
+  assert.equal(await after(status({})), news.latest);
+  assert.equal((await after(status({}), reported)).parallelStatus?.percentComplete, 30);
+  const over = status({ state: "canceled", position: 9 });
+  assert.equal(await after(status({}), over), over);
+  const next = status({ computeJobSerial: 6, position: 11 });
+  assert.equal(await after(next, { ...reported }), next);
+  // a log that was restored from a backup is shorter
+  const restored = status({ position: 3 });
+  assert.equal(await after(restored), restored);
+});
 
 test("a definition is shown completely, without secrets", () => {
   const shown = groups(REPLY);

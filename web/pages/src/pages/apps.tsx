@@ -20,6 +20,7 @@ import {
 import { now } from "../clock.ts";
 import type { ProgressEvent, Status } from "../jobs.ts";
 import { type OnEvent, useLive } from "../live.ts";
+import { News } from "../news.ts";
 import { Frame } from "../parts/frame.tsx";
 import { Icon } from "../parts/icons.tsx";
 import { said } from "../parts/library.tsx";
@@ -30,7 +31,7 @@ import { described, kindOf, type Picture } from "../picture/draw.ts";
 import { drawThumbnail } from "../picture/thumbnail.ts";
 import { useRemote } from "../remote.ts";
 import { path, site } from "../site.ts";
-import { fromStream, heard, progressed, progressText } from "../text/app_status.ts";
+import { answered, fromStream, heard, progressed, progressText } from "../text/app_status.ts";
 import { ago, plural, sentence } from "../text/format.ts";
 import { defaultsOf, modelOf, type Simulation } from "../text/simulation.ts";
 
@@ -210,7 +211,7 @@ function SimulationCard({ entry, onWish }: { entry: Entry; onWish: Wish }): JSX.
   const { app, sid, file } = entry;
   const place = useRef<HTMLLIElement>(null);
   const isSeen = useSeen(place);
-  const latest = useRef<AppStatus | undefined>(undefined);
+  const news = useRef(new News(answered)).current;
   const known = useRemote<Known | undefined>(
     `card ${app.name} ${sid} ${file.sha256} ${isSeen}`,
     async (signal) => {
@@ -218,9 +219,9 @@ function SimulationCard({ entry, onWish }: { entry: Entry; onWish: Wish }): JSX.
       const simulation = await loadSimulation(app.name, sid, signal, file.sha256);
       const model = modelOf(app, simulation?.model ?? "");
       const run = { simulationType: app.name, simulationId: sid, report: model?.name ?? "" };
-      latest.current = heard(latest.current, await runStatus(run, signal), true);
-      const status = latest.current;
-      return { simulation, status, picture: await previewOf(entry, status, signal) };
+      const status = await news.after(runStatus(run, signal));
+      const picture = await previewOf(entry, status, signal);
+      return { simulation, status: news.latest ?? status, picture };
     },
   );
   const simulation = known.data?.simulation;
@@ -230,13 +231,13 @@ function SimulationCard({ entry, onWish }: { entry: Entry; onWish: Wish }): JSX.
   useEffect(() => {
     if (!simulation) return;
     const set = (next: AppStatus): void => {
-      latest.current = next;
+      news.latest = next;
       known.patch((k) => k && { ...k, status: next });
     };
     return onWish(
       jid,
       (name, event) => {
-        const last = latest.current;
+        const last = news.latest;
         if (name === "progress" && last) {
           const { computeJobSerial, parallelStatus } = event as ProgressEvent;
           set(progressed(last, computeJobSerial, parallelStatus));

@@ -1,11 +1,19 @@
 /** The page of one job: summary with the cause first, output, tasks, events and files. */
 
 import type { JSX } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { useLocation, useRoute } from "preact-iso";
 import { ask, data } from "../api.ts";
-import { type JobRow, type SearchReply, type Status, titleOf } from "../jobs.ts";
+import {
+  answeredStatus,
+  isOlder,
+  type JobRow,
+  type SearchReply,
+  type Status,
+  titleOf,
+} from "../jobs.ts";
 import { useLive } from "../live.ts";
+import { News } from "../news.ts";
 import { Debug } from "../parts/debug.tsx";
 import { Events } from "../parts/events.tsx";
 import { Files } from "../parts/files.tsx";
@@ -60,7 +68,12 @@ function Job({ jid }: { jid: string }): JSX.Element {
   const { url, route } = useLocation();
   const view = parseView(url.includes("?") ? url.slice(url.indexOf("?")) : "");
   const named = { computeJid: jid };
-  const status = useRemote<Status>(jid, (signal) => data("run-status", named, signal));
+  const news = useMemo(() => new News(answeredStatus), [jid]);
+  const status = useRemote<Status>(jid, (signal) => news.after(data("run-status", named, signal)));
+  const setStatus = (next: Status): void => {
+    news.latest = next;
+    status.patch(() => next);
+  };
   const row = useRemote<JobRow | undefined>(jid, async (signal) => {
     const asked = { text: jid, limit: 1 };
     const reply = isOwn(jid)
@@ -89,9 +102,9 @@ function Job({ jid }: { jid: string }): JSX.Element {
   });
 
   const onStatus = (next: Status): void => {
-    const last = status.data;
-    if (last && (next.position ?? 0) < (last.position ?? 0)) return;
-    status.patch(() => next);
+    const last = news.latest;
+    if (isOlder(next, last)) return;
+    setStatus(next);
     if (next.position !== last?.position || next.jobStatusMessage !== last?.jobStatusMessage) {
       why.reload();
       tasks.reload();
@@ -104,7 +117,7 @@ function Job({ jid }: { jid: string }): JSX.Element {
       else if (name === "log") log.add(event as LogPiece);
       else if (name === "progress") {
         const { parallelStatus } = event as Status;
-        status.patch((s) => ({ ...s, parallelStatus: parallelStatus ?? null }));
+        if (news.latest) setStatus({ ...news.latest, parallelStatus: parallelStatus ?? null });
       }
     },
     () => {

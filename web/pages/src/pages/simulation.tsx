@@ -18,6 +18,7 @@ import {
 } from "../apps.ts";
 import { isActive, type ProgressEvent, type Status } from "../jobs.ts";
 import { link, useLive } from "../live.ts";
+import { News } from "../news.ts";
 import { ClusterSignIn } from "../parts/cluster_sign_in.tsx";
 import { Frame } from "../parts/frame.tsx";
 import { Empty, ErrorMessage, Loading } from "../parts/messages.tsx";
@@ -30,7 +31,7 @@ import { WhyCard, type WhyReply } from "../parts/why.tsx";
 import { useRemote } from "../remote.ts";
 import { heardStored, type LibraryEvent } from "../save_values.ts";
 import { path, site } from "../site.ts";
-import { fromStream, heard, progressed, sentenceOf } from "../text/app_status.ts";
+import { answered, fromStream, heard, progressed, sentenceOf } from "../text/app_status.ts";
 import type { SignInNeed } from "../text/cluster_sign_in.ts";
 import { sentence } from "../text/format.ts";
 import { type JobView, liveQuery } from "../text/job_view.ts";
@@ -116,18 +117,16 @@ function Open(props: OpenProps): JSX.Element {
   return <Shown key={model.name} {...props} model={model} view={view} onView={change} />;
 }
 
-/** News of the run, in the order of the run: an answer that was under way is older than them. */
 function useStatus(run: RunOf) {
-  const latest = useRef<AppStatus | undefined>(undefined);
-  const remote = useRemote(`run ${run.simulationId} ${run.report}`, async (signal) => {
-    latest.current = heard(latest.current, await runStatus(run, signal), true);
-    return latest.current;
-  });
+  const news = useRef(new News(answered)).current;
+  const remote = useRemote(`run ${run.simulationId} ${run.report}`, (signal) =>
+    news.after(runStatus(run, signal)),
+  );
   const set = (next: AppStatus): void => {
-    latest.current = next;
+    news.latest = next;
     remote.patch(() => next);
   };
-  return { ...remote, latest, set };
+  return { ...remote, news, set };
 }
 
 function Shown(
@@ -160,7 +159,7 @@ function Shown(
   const log = useLog(jid, jobView(view), live);
   const opened = useRef(false);
   const hear = (next: AppStatus): void => {
-    const last = status.latest.current;
+    const last = status.news.latest;
     if (next.computeJid !== jid) return;
     status.set(heard(last, next, false));
     const changed = last?.state !== next.state || last?.computeJobSerial !== next.computeJobSerial;
@@ -176,7 +175,7 @@ function Shown(
       else if (name === "library") heardStored(event as LibraryEvent);
       else if (name === "progress") {
         const { computeJid, computeJobSerial, parallelStatus } = event as ProgressEvent;
-        const last = status.latest.current;
+        const last = status.news.latest;
         if (!last || computeJid !== jid) return;
         status.set(progressed(last, computeJobSerial, parallelStatus));
         // its agent is heard of again
@@ -219,7 +218,7 @@ function Shown(
   if (!stored && !isRun) return <Missing />;
   const simulation = stored ?? { name: app.title ?? app.name, model: model.name, models: {} };
   const onStarted = (next: AppStatus): void => {
-    status.set(heard(status.latest.current, next, true));
+    status.set(heard(status.news.latest, next, true));
     for (const remote of [status, why, ran]) remote.reload();
   };
   return (

@@ -52,6 +52,17 @@ export function heard(last: AppStatus | undefined, said: AppStatus, isAnswer: bo
   };
 }
 
+/** Return what is known after an answer. isCrossed: `last` was heard while it was under way. */
+export function answered(
+  last: AppStatus | undefined,
+  said: AppStatus,
+  isCrossed: boolean,
+): AppStatus {
+  const next = heard(last, said, true);
+  const isSameRun = next.computeJobSerial === last?.computeJobSerial;
+  return last && isCrossed && isSameRun ? { ...next, ...kept(last) } : next;
+}
+
 const kept = ({ frameCount, frameTotal, percentComplete }: AppStatus): Partial<AppStatus> => ({
   ...(frameCount === undefined ? {} : { frameCount }),
   ...(frameTotal === undefined ? {} : { frameTotal }),
