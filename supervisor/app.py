@@ -309,7 +309,7 @@ class _Supervisor:
             self,
             drained,
         )
-        table, shard = events.grants(self._store, self._deliver), settings.shard
+        table, shard = events.site_tables(self._store, self._deliver), settings.shard
         self._site_table = table
         self._revocations: SiteRevocations | None = None
         self._grants = (

@@ -18,7 +18,7 @@ BY = "supervisor"
 
 
 class Database(Protocol):
-    """The revoked tokens of the site (`db.postgres.grants.table`)."""
+    """The revoked tokens of the site (`db.postgres.site_tables.tables`)."""
 
     def revoked(
         self,

@@ -20,8 +20,8 @@ from ...protocol.shards import Shard
 from ...runtime.store_address import StoreAddress, parsed
 
 if TYPE_CHECKING:
-    from ...db.postgres.grants.table import GrantTable
     from ...db.postgres.opening import Site
+    from ...db.postgres.site_tables.tables import SiteTables
     from ...db.postgres.supervisors import Claim
     from ...service.settings.settings import Settings
 
@@ -79,8 +79,8 @@ class EventLog:
         """Open the store. Raises Refusal."""
         return SqliteStore(store_path(self._root), deliver, point=point, log=log)
 
-    def grants(self, store: EventStore, deliver: Deliver) -> "GrantTable | None":
-        """Return the table by which shards share limits; None for a site without shards."""
+    def site_tables(self, store: EventStore, deliver: Deliver) -> "SiteTables | None":
+        """Return the tables that shards share; None for a site without shards."""
         return None
 
     def site(self, root_id: str) -> "Site":
@@ -164,14 +164,14 @@ class PostgresLog(EventLog):
             for m in listed(self._address, self._password_file)
         ]
 
-    def grants(self, store: EventStore, deliver: Deliver) -> "GrantTable | None":
-        from ...db.postgres.grants.table import GrantTable
+    def site_tables(self, store: EventStore, deliver: Deliver) -> "SiteTables | None":
+        from ...db.postgres.site_tables.tables import SiteTables
         from ...db.postgres.store import PostgresStore
 
         assert isinstance(store, PostgresStore)
         if self._shard is None:
             return None
-        return GrantTable(
+        return SiteTables(
             self._address, self._password_file, self._shard, lambda: store.epoch, deliver
         )
 

@@ -21,7 +21,7 @@ ANSWER_SECS = 2.0
 
 
 class Database(Protocol):
-    """The shard's rows in the database (`db.postgres.grants.table`)."""
+    """The shard's rows in the database (`db.postgres.site_tables.tables`)."""
 
     def perform(self, step: Read | Write, done: Callable[[Table | bool | None], None]) -> None:
         """Perform a step; `done` gets its answer."""

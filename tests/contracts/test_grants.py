@@ -12,9 +12,9 @@ from sim_grants import GrantRows
 
 from jobscribe.db.postgres import lease, opening, shards, supervisors
 from jobscribe.db.postgres.connection import connect
-from jobscribe.db.postgres.grants.statements import Statements
-from jobscribe.db.postgres.grants.table import GrantTable
 from jobscribe.db.postgres.opening import Site
+from jobscribe.db.postgres.site_tables.statements import Statements
+from jobscribe.db.postgres.site_tables.tables import SiteTables
 from jobscribe.db.store.memory_store import MemoryStore
 from jobscribe.protocol.grants import Read, Row, Table, Write
 from jobscribe.protocol.shards import Shard
@@ -159,7 +159,7 @@ def test_a_table_answers_again_after_its_connection_was_lost(tmp_path: Any) -> N
         answers.append(answer)
         answered.release()
 
-    found = GrantTable(real.addresses[0], None, Shard(0, TOTAL), lambda: epoch, lambda call: call())
+    found = SiteTables(real.addresses[0], None, Shard(0, TOTAL), lambda: epoch, lambda call: call())
     for step in (Read(), Write(0, {LIMIT: Row(8, 0, 0, 8)})):
         found.perform(step, done)
         assert answered.acquire(timeout=60)

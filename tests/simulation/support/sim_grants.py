@@ -52,7 +52,7 @@ class Violation(AssertionError):
 
 
 class GrantRows:
-    """The table of grants. Each method is one atomic statement, as in db/postgres/grants/statements.py."""
+    """The table of grants. Each method is one atomic statement, as in db/postgres/site_tables/statements.py."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -1,5 +1,5 @@
-"""The grants of one shard, and the revoked API tokens of all, in PostgreSQL, for the supervisor's event loop. The
-connection is not that of the log: a commit waits for no other shard.
+"""The tables that shards share in PostgreSQL, for the event loop of a supervisor: grants, and revoked API tokens.
+The connection is not that of the log: a commit waits for no other shard.
 """
 
 import functools
@@ -23,9 +23,9 @@ Done = Callable[[Table | bool | None], None]
 _Work = Callable[[Statements], Any]
 
 
-class GrantTable:
-    """The grants of a shard, in a thread of their own. epoch: of the shard's lease, as the writer of the
-    log has it now.
+class SiteTables:
+    """Shared tables, in a thread of their own. epoch: of the shard's lease, as the writer of the log has
+    it now.
     """
 
     def __init__(

@@ -1,1 +1,0 @@
-"""Parts of limits that the shards of a site lend each other."""
