@@ -49,7 +49,9 @@ def test_killed_at_any_moment_every_acknowledged_batch_is_there(tmp_path: Path) 
                 stream, version = line.split()
                 acked[stream] = max(acked.get(stream, 0), int(version))
         mark = read_head(tmp_path / "db")
-        assert not acked or (mark and mark.position >= sum(acked.values())), f"cycle {cycle}, seed {seed}"
+        assert not acked or (mark and mark.position >= sum(acked.values())), (
+            f"cycle {cycle}, seed {seed}"
+        )
         disk = Disk(tmp_path)
         for stream, version in acked.items():
             found = disk.store.read(stream)
