@@ -603,7 +603,8 @@ class _Supervisor:
             front = bound(s.ip, s.port) if self._place is None else self._place.listening.api
             url = f"http://{s.ip}:{port_of(front)}"
         services = self._services()
-        self._listen("api", front, self._guard.before(application(services), "refused"))
+        api = application(services)
+        self._listen("api", front, self._guard.before(api, "refused", quick=api.take))
         if public_tls is not None:
             sockets = self._public_listener()
             self._public = {"publicUrl": f"https://{s.tls_ip}:{port_of(sockets)}"}

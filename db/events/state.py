@@ -133,8 +133,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
         """Return the task whose exit represents the attempt: the task that decided, else the first
         failed task, else the last task.
         """
-        ended = [t for t in self.tasks if t.exit is not None]
         decided = self.decided
+        if decided is None and len(self.tasks) == 1:
+            return self.tasks[0] if self.tasks[0].exit is not None else None
+        ended = [t for t in self.tasks if t.exit is not None]
         if decided is not None and decided.role is not None:
             return next(
                 (

@@ -234,7 +234,7 @@ class Writer(CommitThread[PendingExchange]):
         try:
             self._witness(self._log)
         except Exception as e:
-            self._die(f"the head file of the event store cannot be written: {self._described(e)}")
+            self._head_file_failed(e)
             return self.dead or Refusal("storageUnavailable", ""), []
         self.head = self._log.position
         return Appended(self.head, self.head), [new.closing]

@@ -87,7 +87,9 @@ class CommitThread(ABC, Generic[Task]):
 
     @abstractmethod
     def _witness(self, log: DurablePosition) -> None:
-        """Write the head file. Raises any error."""
+        """Write the head file; the position is visible to every process on return. Raises any
+        error.
+        """
 
     @abstractmethod
     def _undone(self, error: Exception) -> bool:
@@ -111,6 +113,10 @@ class CommitThread(ABC, Generic[Task]):
         """
         return None
 
+    def _finish(self) -> None:
+        """Do the last step of the thread, unless the writer is `dead`. Raises nothing."""
+        return
+
     def _run(self) -> None:
         going = True
         while going:
@@ -122,6 +128,8 @@ class CommitThread(ABC, Generic[Task]):
             if self._task_next is not None:
                 task, self._task_next = self._task_next, None
                 self._perform(task)
+        if self.dead is None:
+            self._finish()
 
     def _next(self) -> tuple[list[PendingBatch], bool]:
         """Return pending batches up to the group size; False after the last one."""
@@ -194,7 +202,7 @@ class CommitThread(ABC, Generic[Task]):
                 self._witness(self._log)
             self._point("witnessed")
         except Exception as e:
-            self._die(f"the head file of the event store cannot be written: {self._described(e)}")
+            self._head_file_failed(e)
             raise
         self.head = self._log.position
         return group
@@ -212,6 +220,9 @@ class CommitThread(ABC, Generic[Task]):
             self._failure = self.dead
         #: set last, because another thread reads it in `resumed`
         self._failed_era = max(era, self._failed_era)
+
+    def _head_file_failed(self, error: Exception) -> None:
+        self._die(f"the head file of the event store cannot be written: {self._described(error)}")
 
     def _die(self, sentence: str, code: str = "storageUnavailable") -> None:
         self.dead = Refusal(

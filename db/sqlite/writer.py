@@ -1,7 +1,9 @@
 """The writer thread of the SQLite store. It commits all pending batches in one transaction and
 reports them after the transaction is durable.
 
-The order for every group: commit (synced), head file (synced), `head`, then one call of `deliver`.
+The order for every group: commit (synced), head file, `head`, then one call of `deliver`. The head
+file is synced later, off the path of the group (ADR 51).
+
 SQLite gets few large statements, because each one takes the interpreter's lock from the event loop
 once.
 """
@@ -35,6 +37,9 @@ from .opening import Opened
 
 #: Estimated WAL pages that trigger a checkpoint: when the queue is empty, and in any case.
 CHECKPOINT_IDLE, CHECKPOINT_BUSY = 2000, 8000
+#: Seconds from the first unsynced write of the head file to its sync: when the queue is empty, and
+#: in any case, before the next group.
+HEAD_SYNC_IDLE, HEAD_SYNC_BUSY = 0.025, 0.05
 
 
 class Writer(CommitThread[PendingExchange]):
@@ -58,6 +63,9 @@ class Writer(CommitThread[PendingExchange]):
         self._ages = ReceiptRetention(self._connection, opened.receipts, monotonic)
         self._periods = PeriodMerge(self._connection)
         self._pages = 0
+        self._monotonic = monotonic
+        #: when the head file was written first since its last sync (monotonic)
+        self._noted: float | None = None
         self.start()
 
     def close(self) -> None:
@@ -84,7 +92,30 @@ class Writer(CommitThread[PendingExchange]):
         return found.fetchall()
 
     def _witness(self, log: DurablePosition) -> None:
-        self._head_file.write(*log)
+        self._head_file.note(*log)
+        if self._noted is None:
+            self._noted = self._monotonic()
+
+    def _idle(self) -> float | None:
+        if self._noted is None:
+            return None
+        age = self._monotonic() - self._noted
+        if age >= (HEAD_SYNC_IDLE if self._queue.empty() else HEAD_SYNC_BUSY):
+            self._sync_head()
+            return None
+        return max(0.0, HEAD_SYNC_IDLE - age)
+
+    def _finish(self) -> None:
+        self._sync_head()
+
+    def _sync_head(self) -> None:
+        if self._noted is None:
+            return
+        try:
+            self._head_file.sync()
+            self._noted = None
+        except OSError as e:
+            self._head_file_failed(e)
 
     def _described(self, error: Exception) -> str:
         return describe(error)
@@ -113,6 +144,7 @@ class Writer(CommitThread[PendingExchange]):
         """Replace the file by another one with the same events, between two commits. Until the new
         file is complete, a failure leaves everything as it was.
         """
+        self._sync_head()
         result, events = self._exchanged(task.exchange)
         self._report(events, [(task.done, result)])
 

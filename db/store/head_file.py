@@ -1,7 +1,8 @@
 """The head file: the last durable position of the log and its checksum, written after every commit.
 
-Two slots are written in turn, each with its own checksum, so that a torn write leaves the previous
-slot intact. An open store keeps this file locked. This module does not use SQLite.
+Two slots, each with its own checksum, take turns per sync: the slot that was synced last is not
+written before the other one is synced, so a torn write leaves a durable slot intact. An open store
+keeps this file locked. This module does not use SQLite.
 """
 
 import errno
@@ -92,11 +93,12 @@ class HeadFile:
         """Raises Refusal("rootBusy") while another process holds the lock, OSError if the file
         cannot be opened. shared: with processes of which a lease selects the one that writes.
         """
-        # O_DSYNC: a write returns after the data is on the disk
-        self._fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_DSYNC, 0o600)
+        self._fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
+            # a killed process may have left the newest slot in the page cache
+            os.fdatasync(self._fd)
         except OSError as e:
             self.close()
             if e.errno in (errno.EAGAIN, errno.EACCES):
@@ -108,15 +110,32 @@ class HeadFile:
         marks = _marks(self._fd)
         self.mark = max((m for m in marks if m is not None), default=None)
         self._turn = 1 if self.mark is not None and marks[0] == self.mark else 0
+        self._unsynced = False
+
+    def note(self, position: int, checksum: bytes) -> None:
+        """Write a slot without a sync: other processes see it on return, and it survives the end of
+        this one. After OSError its state is unknown, so do not retry.
+        """
+        data = _packed(DurablePosition(position, checksum))
+        if os.pwrite(self._fd, data, _OFFSETS[self._turn]) != _SIZE:
+            raise OSError(errno.EIO, "the head file was written only in part")
+        self._unsynced = True
+
+    def sync(self) -> None:
+        """Make the position that was noted last durable. After OSError its state is unknown, so do
+        not retry.
+        """
+        if self._unsynced:
+            os.fdatasync(self._fd)
+            self._unsynced = False
+            self._turn = 1 - self._turn
 
     def write(self, position: int, checksum: bytes) -> None:
         """Write a slot; it is durable on return. After OSError its state is unknown, so do not
         retry.
         """
-        data = _packed(DurablePosition(position, checksum))
-        if os.pwrite(self._fd, data, _OFFSETS[self._turn]) != _SIZE:
-            raise OSError(errno.EIO, "the head file was written only in part")
-        self._turn = 1 - self._turn
+        self.note(position, checksum)
+        self.sync()
 
     def reset(self, position: int, checksum: bytes) -> None:
         """Write both slots: for a new file, and after the log was replaced."""

@@ -23,8 +23,10 @@ import tornado.httputil
 import tornado.iostream
 from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
+from tornado.iostream import IOStream
 
 from .admission import SWEEP_SECS, Admission, Peer, TrackedConnection, is_scarce
+from .quick_requests import Head, QuickRequests, Taken
 from .socket_owner import owner
 
 #: Time and bytes for which input of a refused sender is read and discarded before the connection is
@@ -36,6 +38,7 @@ MAX_HEADERS = 64 * 1024
 #: struct ucred: pid, uid, gid
 _CREDENTIALS = struct.Struct("iII")
 _ENTRY = "jobscribe_entry"
+_QUICK = "_jobscribe_quick"
 #: The same for the answer to a body that is not read.
 _UNREAD = "_jobscribe_unread"
 
@@ -122,7 +125,8 @@ class GuardedServer(tornado.httputil.HTTPServerConnectionDelegate):
 
     unread(start line): returns the answer (HTTP status, body) to an unauthenticated request with a
     body. None: the application needs no other authentication than the unix user. Then the owner's
-    connections count as authenticated, and the application refuses all others.
+    connections count as authenticated, and the application refuses all others. quick: takes requests
+    before Tornado reads them, see `quick_requests`.
     """
 
     def __init__(
@@ -130,8 +134,9 @@ class GuardedServer(tornado.httputil.HTTPServerConnectionDelegate):
         guard: Guard,
         inner: tornado.httputil.HTTPServerConnectionDelegate,
         unread: Callable[[RequestStartLine], tuple[int, bytes]] | None,
+        quick: Callable[[QuickRequests, Head], Taken | None] | None = None,
     ) -> None:
-        self._guard, self._inner, self.unread = guard, inner, unread
+        self._guard, self._inner, self.unread, self._quick = guard, inner, unread, quick
 
     def start_request(
         self, server_conn: object, request_conn: tornado.httputil.HTTPConnection
@@ -144,8 +149,14 @@ class GuardedServer(tornado.httputil.HTTPServerConnectionDelegate):
             if entry is not None and entry.peer.own and self.unread is None:
                 entry.authenticated()
                 entry.waiting()
+            # TLS may hold bytes that the loop does not hear of
+            if entry is not None and self._quick and type(request_conn.stream) is IOStream:
+                quick = QuickRequests(request_conn.stream, request_conn.context, entry, self._quick)
+                setattr(request_conn.context, _QUICK, quick)
         else:
             entry.waiting()
+        if (begun := _quick_of(request_conn)) is not None:
+            begun.next_request()
         inner = self._inner.start_request(server_conn, request_conn)
         return inner if entry is None else _Message(self, inner, request_conn, entry)
 
@@ -168,6 +179,8 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
         )
 
     async def headers_received(self, start_line: Any, headers: HTTPHeaders) -> None:
+        if (quick := _quick_of(self._connection)) is not None:
+            await quick.answered()
         self._entry.answering()
         setattr(self._connection.context, _UNREAD, None)
         ready = self._inner.headers_received(start_line, headers)
@@ -232,6 +245,11 @@ class _Message(tornado.httputil.HTTPMessageDelegate):
         await _linger(stream, min(expected, LINGER_BYTES))
 
 
+def _quick_of(connection: HTTP1Connection) -> QuickRequests | None:
+    quick: QuickRequests | None = getattr(connection.context, _QUICK, None)
+    return quick
+
+
 async def _linger(stream: tornado.iostream.IOStream, left: int) -> None:
     try:
         async with asyncio.timeout(LINGER_SECS):
@@ -280,11 +298,13 @@ def server(
     """Return the HTTP server. body: limit in bytes, unless the application sets another one.
     keep_alive: whether a connection serves more than one request.
     """
-    # Tornado's own timeouts are off: `admission` has timeouts that depend on authentication.
-    return tornado.httpserver.HTTPServer(
+    made = tornado.httpserver.HTTPServer(
         guarded,
         ssl_options=tls,
         max_body_size=body,
         max_header_size=MAX_HEADERS,
         no_keep_alive=not keep_alive,
     )
+    # Tornado's own timeouts are off: `admission` has timeouts that depend on authentication.
+    made.conn_params.header_timeout = None
+    return made

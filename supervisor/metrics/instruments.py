@@ -127,7 +127,7 @@ class Instruments:
         )
         self.db = self._histogram(
             "db_operation_seconds",
-            "Writes of the event store: synced commits (commit) and writes of the head file (witness).",
+            "Writes of the event store: synced commits (commit) and writes of the head file (witness), in SQLite without its later sync.",
             ("op",),
             [("commit",), ("witness",)],
             DISK,

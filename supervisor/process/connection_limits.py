@@ -11,6 +11,7 @@ from tornado.httputil import HTTPServerConnectionDelegate, RequestStartLine
 from ...protocol.errors import Refusal
 from ...runtime.connections.admission import Admission, Limits, Reason
 from ...runtime.connections.http_server import Guard, GuardedServer, Peers
+from ...runtime.connections.quick_requests import Head, QuickRequests, Taken
 from ...runtime.log.aggregation import AggregatedLines
 from ...runtime.log.logger import Log
 from ...service.settings.settings import LimitSettings
@@ -36,9 +37,11 @@ class ConnectionGuard:
         application: HTTPServerConnectionDelegate,
         topic: str,
         answer: Callable[[RequestStartLine], tuple[int, bytes]] | None = None,
+        quick: Callable[[QuickRequests, Head], Taken | None] | None = None,
     ) -> GuardedServer:
         """Return a server with limits. topic: counter for requests without a valid secret,
-        `refused` or `rejected`. answer: instead of the refusal of such requests.
+        `refused` or `rejected`. answer: instead of the refusal of such requests. quick: takes
+        requests before Tornado reads them.
         """
 
         def unread(line: RequestStartLine) -> tuple[int, bytes]:
@@ -46,7 +49,7 @@ class ConnectionGuard:
             self._log.add(f"refused a request without reading its body: {_NO.sentence}")
             return _NO.http, msgspec.json.encode(_NO.body())
 
-        return GuardedServer(self._guard, application, answer or unread)
+        return GuardedServer(self._guard, application, answer or unread, quick)
 
     def _ended(self, reason: Reason, sentence: str) -> None:
         self._counters.add(f"connection.{reason}")

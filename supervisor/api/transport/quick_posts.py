@@ -22,6 +22,7 @@ from tornado.httputil import HTTPHeaders, RequestStartLine, ResponseStartLine
 from ....protocol.errors import Refusal
 from ....protocol.wire.handshake import ACTOR, FRONT_END, PEER, SIGNED_IN, TOKEN_SCOPES
 from ....runtime.connections.http_server import known
+from ....runtime.connections.quick_requests import Head, QuickRequests
 from ....runtime.log.logger import Log
 from ...access.principal import Principal
 from ...runs.request_validation import MAX_ONE, parse_body
@@ -29,6 +30,18 @@ from .authorization import check_route, check_subjects
 from .request_handler import ApiContext, Handler, Route, log_request, logged_call, with_own_plan
 
 _LENGTH = re.compile(r"[0-9]{1,7}", re.ASCII)
+_HEADERS = {
+    "Content-Type": "application/json",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+}
+_REASONS = {code: reason.encode() for code, reason in http.client.responses.items()}
+#: Head of an answer: code, reason, size.
+_HEAD = (
+    b"HTTP/1.1 %d %b\r\n"
+    + "".join(f"{name}: {value}\r\n" for name, value in _HEADERS.items()).encode()
+    + b"Content-Length: %d\r\n\r\n"
+)
 #: Sizes of a body, in bytes.
 _SIZES = range(1, MAX_ONE + 1)
 
@@ -50,6 +63,15 @@ class QuickPosts(tornado.httputil.HTTPServerConnectionDelegate):
     ) -> tornado.httputil.HTTPMessageDelegate:
         assert isinstance(request_conn, HTTP1Connection)
         return _Request(self, server_conn, request_conn)
+
+    def take(self, connection: QuickRequests, head: Head) -> "_Request | None":
+        """Return a request that is answered here, before Tornado reads it."""
+        found = self.route(head.line, head.headers)
+        if found is None:
+            return None
+        request = _Request(self, None, connection)
+        request.begin(found, head.headers)
+        return request
 
     def on_close(self, server_conn: object) -> None:
         self.others.on_close(server_conn)
@@ -82,7 +104,9 @@ class QuickPosts(tornado.httputil.HTTPServerConnectionDelegate):
 class _Request(tornado.httputil.HTTPMessageDelegate):
     """One request. An action uses the public part like that of a `Handler`."""
 
-    def __init__(self, server: QuickPosts, server_conn: object, conn: HTTP1Connection) -> None:
+    def __init__(
+        self, server: QuickPosts, server_conn: object, conn: HTTP1Connection | QuickRequests
+    ) -> None:
         self.services, self.runs = server.services, server.services.runs
         self.log: Log = server.services.runs.log if server.services.runs else None  # type: ignore[assignment]
         self.owner = ""
@@ -117,20 +141,28 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
         assert isinstance(start_line, RequestStartLine)
         found = self._server.route(start_line, headers)
         if found is None:
+            assert isinstance(self._conn, HTTP1Connection)
             self._other = self._server.others.start_request(self._server_conn, self._conn)
             return self._other.headers_received(start_line, headers)
+        self.begin(found, headers)
+        return None
+
+    def begin(self, found: tuple[Route, Principal], headers: HTTPHeaders) -> None:
         (self._route, self.principal), self._began = found, time.monotonic()
         self._peer = headers.get(PEER)
         if self.principal.trusted and (version := headers.get(FRONT_END)) is not None:
             self.services.monitoring.health.front_end(version)
         known(self._conn)
-        return None
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         if self._other is not None:
             return self._other.data_received(chunk)
         self._body += chunk
         return None
+
+    def received(self, body: bytes) -> None:
+        self._body = body
+        self.finish()
 
     def finish(self) -> None:
         if self._other is not None:
@@ -146,7 +178,8 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
             self._failed(e)
             return
         if inspect.isawaitable(answer):
-            self._conn.set_close_callback(self.on_connection_close)
+            if isinstance(self._conn, HTTP1Connection):
+                self._conn.set_close_callback(self.on_connection_close)
             self._answering = asyncio.ensure_future(self._await(answer))
         else:
             self._json(200, answer)
@@ -203,19 +236,15 @@ class _Request(tornado.httputil.HTTPMessageDelegate):
         except Refusal as e:
             self._failed(e)
             return
-        headers = HTTPHeaders(
-            {
-                "Content-Type": "application/json",
-                "Cache-Control": "no-store",
-                "X-Content-Type-Options": "nosniff",
-                "Content-Length": str(len(data)),
-            }
-        )
-        self._conn.set_close_callback(None)
-        self._conn.write_headers(
-            ResponseStartLine("HTTP/1.1", code, http.client.responses[code]), headers, data
-        )
-        self._conn.finish()
+        if isinstance(self._conn, QuickRequests):
+            self._conn.answer(_HEAD % (code, _REASONS[code], len(data)), data)
+        else:
+            headers = HTTPHeaders({**_HEADERS, "Content-Length": str(len(data))})
+            self._conn.set_close_callback(None)
+            self._conn.write_headers(
+                ResponseStartLine("HTTP/1.1", code, http.client.responses[code]), headers, data
+            )
+            self._conn.finish()
         self.services.unsent.watch(stream, self.owner, len(data))
         self.services.monitoring.instruments.http.labels(
             "POST", self._route.path, str(code)

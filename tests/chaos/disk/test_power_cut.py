@@ -86,6 +86,8 @@ class Recording:
     acknowledged: set[Job] = field(repr=False)
     #: trace of the first life, whose keepers outlived it
     trace: Path
+    #: the last moment of the life that was stopped by SIGTERM
+    stopped: int
     secrets: dict[str, str]
 
 
@@ -103,6 +105,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recording]:
 
 def _recorded(site: SupervisorProcess, folder: Path) -> Recording:
     numbers, acknowledged, calls = itertools.count(), dict[Job, str](), list[Call]()
+    ends: list[int] = []
     for life, ending in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)):
         strace_calls.write_recorder(folder / "python", folder / f"trace-{life}")
         site.start()
@@ -116,9 +119,8 @@ def _recorded(site: SupervisorProcess, folder: Path) -> Recording:
         for client in clients:
             client.join()
             acknowledged.update(client.acknowledged)
-        calls += strace_calls.calls(
-            folder / f"trace-{life}", 1 + max((c.ended or c.began for c in calls), default=-1)
-        )
+        calls += strace_calls.calls(folder / f"trace-{life}", ends[-1] + 1 if ends else 0)
+        ends.append(max(c.ended or c.began for c in calls))
     secrets = {p.name: p.read_text() for p in (site.root / "secret").iterdir()}
     return Recording(
         site.root,
@@ -126,6 +128,7 @@ def _recorded(site: SupervisorProcess, folder: Path) -> Recording:
         {job.jid: request for job, request in acknowledged.items()},
         set(acknowledged),
         folder / "trace-0",
+        ends[1],
         secrets,
     )
 
@@ -208,6 +211,8 @@ def test_whatever_arrived_everything_promised_is_there_and_the_store_opens(
     for number, call, returned in disk.moments(recording.calls):
         if not returned:
             promised.hear(call)
+        promised.watch_head(call, returned)
+        assert number != recording.stopped or promised.synced == promised.noted >= promised.position
         if number not in chosen:
             continue
         chosen.discard(number)

@@ -22,6 +22,7 @@ _CALLS = (
     (os, "rename"),
     (os, "unlink"),
     (os, "fsync"),
+    (os, "fdatasync"),
     (os, "pwrite"),
     (os, "mkdir"),
     (shutil, "copyfile"),
