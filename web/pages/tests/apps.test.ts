@@ -4,7 +4,14 @@ import assert from "node:assert/strict";
 import test from "node:test";
 import type { AppStatus, Cluster, Model } from "../src/apps.ts";
 import { ticks, tickTexts, valueText } from "../src/picture/ticks.ts";
-import { fromStream, heard, progressed, progressText, sentenceOf } from "../src/text/app_status.ts";
+import {
+  answered,
+  fromStream,
+  heard,
+  progressed,
+  progressText,
+  sentenceOf,
+} from "../src/text/app_status.ts";
 import { pictureCsv, plotOf } from "../src/text/curves.ts";
 import { faultsOf, textsOf, valuesFrom } from "../src/text/form.ts";
 import {
@@ -62,6 +69,21 @@ test("news that are late take nothing back", () => {
   assert.equal(progressed(over, 5, { frameCount: 9 }), over);
   assert.equal(progressed(running, 4, { frameCount: 9 }), running);
   assert.equal(progressed(running, 5, { frameCount: 9 }).frameCount, 9);
+});
+
+test("an answer that was under way takes nothing back", async () => {
+  const latest = { current: status({ state: "pending", computeJobPosition: 6 }) };
+  let answer = (_: AppStatus): void => {};
+  const asked = answered(latest, new Promise<AppStatus>((resolve) => (answer = resolve)));
+  latest.current = status({ computeJobPosition: 7 });
+  latest.current = progressed(latest.current, 5, { percentComplete: 30 });
+  answer(status({ computeJobPosition: 7 }));
+  assert.equal((await asked).percentComplete, 30);
+  assert.equal(latest.current.percentComplete, 30);
+  const over = status({ state: "completed", computeJobPosition: 9 });
+  const late = answered(latest, Promise.resolve(status({ computeJobPosition: 8 })));
+  latest.current = over;
+  assert.equal(await late, over);
 });
 
 test("a run does not change what only the system knows", () => {

@@ -30,7 +30,7 @@ import { described, kindOf, type Picture } from "../picture/draw.ts";
 import { drawThumbnail } from "../picture/thumbnail.ts";
 import { useRemote } from "../remote.ts";
 import { path, site } from "../site.ts";
-import { fromStream, heard, progressed, progressText } from "../text/app_status.ts";
+import { answered, fromStream, heard, progressed, progressText } from "../text/app_status.ts";
 import { ago, plural, sentence } from "../text/format.ts";
 import { defaultsOf, modelOf, type Simulation } from "../text/simulation.ts";
 
@@ -218,9 +218,10 @@ function SimulationCard({ entry, onWish }: { entry: Entry; onWish: Wish }): JSX.
       const simulation = await loadSimulation(app.name, sid, signal, file.sha256);
       const model = modelOf(app, simulation?.model ?? "");
       const run = { simulationType: app.name, simulationId: sid, report: model?.name ?? "" };
-      latest.current = heard(latest.current, await runStatus(run, signal), true);
-      const status = latest.current;
-      return { simulation, status, picture: await previewOf(entry, status, signal) };
+      const status = await answered(latest, runStatus(run, signal));
+      const picture = await previewOf(entry, status, signal);
+      // the stream may have sent news since then
+      return { simulation, status: latest.current ?? status, picture };
     },
   );
   const simulation = known.data?.simulation;

@@ -30,7 +30,7 @@ import { WhyCard, type WhyReply } from "../parts/why.tsx";
 import { useRemote } from "../remote.ts";
 import { heardStored, type LibraryEvent } from "../save_values.ts";
 import { path, site } from "../site.ts";
-import { fromStream, heard, progressed, sentenceOf } from "../text/app_status.ts";
+import { answered, fromStream, heard, progressed, sentenceOf } from "../text/app_status.ts";
 import type { SignInNeed } from "../text/cluster_sign_in.ts";
 import { sentence } from "../text/format.ts";
 import { type JobView, liveQuery } from "../text/job_view.ts";
@@ -119,10 +119,9 @@ function Open(props: OpenProps): JSX.Element {
 /** News of the run, in the order of the run: an answer that was under way is older than them. */
 function useStatus(run: RunOf) {
   const latest = useRef<AppStatus | undefined>(undefined);
-  const remote = useRemote(`run ${run.simulationId} ${run.report}`, async (signal) => {
-    latest.current = heard(latest.current, await runStatus(run, signal), true);
-    return latest.current;
-  });
+  const remote = useRemote(`run ${run.simulationId} ${run.report}`, (signal) =>
+    answered(latest, runStatus(run, signal)),
+  );
   const set = (next: AppStatus): void => {
     latest.current = next;
     remote.patch(() => next);

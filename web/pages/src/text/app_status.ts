@@ -52,6 +52,19 @@ export function heard(last: AppStatus | undefined, said: AppStatus, isAnswer: bo
   };
 }
 
+/**
+ * Wait for an answer and store what is known then: the stream may have sent news since the request,
+ * and the answer may be from before them.
+ */
+export async function answered(
+  latest: { current: AppStatus | undefined },
+  answer: Promise<AppStatus>,
+): Promise<AppStatus> {
+  const said = await answer;
+  latest.current = heard(latest.current, said, true);
+  return latest.current;
+}
+
 const kept = ({ frameCount, frameTotal, percentComplete }: AppStatus): Partial<AppStatus> => ({
   ...(frameCount === undefined ? {} : { frameCount }),
   ...(frameTotal === undefined ? {} : { frameTotal }),
