@@ -217,7 +217,7 @@ class Machine:
         archive = io.BytesIO()
         with tarfile.open(fileobj=archive, mode="w") as tar:
             for name in (*_product(), "etc/systemd"):
-                tar.add(ROOT / name, f"jobscribe/{name}", filter=_readable)
+                tar.add(ROOT / name, f"jobscribe/{name}", filter=_compiled)
         self.run(
             "tar", "-xC", "/" + str(packages.relative_to(self.files)), given=archive.getvalue()
         )
@@ -428,8 +428,11 @@ def _product() -> list[str]:
 
 
 def _readable(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    if "__pycache__" in entry.name:
-        return None
+    return None if "__pycache__" in entry.name else _compiled(entry)
+
+
+def _compiled(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return an entry that everybody can read, also of bytecode: pip compiles what it installs."""
     entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
     entry.uid = entry.gid = 0
     return entry
