@@ -38,6 +38,9 @@ _PACKET = 1 << 17
 #: Variables that take effect when a program is loaded, and those of them that a fork can follow.
 _AT_LOAD = ("LD_", "PYTHON", "MALLOC_")
 _FOLLOWED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+#: Names the variable with further modules for fork servers that start from now on, separated by spaces:
+#: those that a driver imports when a supervisor starts.
+MODULES = "TEST_FORK_SERVER_MODULES"
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
@@ -277,7 +280,7 @@ def _main() -> None:
     import jobscribe.supervisor.app
 
     jobscribe.service.site.exit_table_file.load(None)
-    for module in forked_children.IMPORTED:
+    for module in (*forked_children.IMPORTED, *os.environ.get(MODULES, "").split()):
         importlib.import_module(module)
     gc.freeze()
     gc.enable()
