@@ -12,7 +12,7 @@ Each packet is one JSON object: {"arguments", "environment", "limits", "umask", 
 unix user, or null for the same one) with the descriptors of stdin, stdout and stderr is answered with {"pid"}; {"wait": pid} with {"status"}, null
 while it runs.
 
-A forked supervisor's template and front end are forked as well (see `forked_children`).
+A forked supervisor's template, front end and shards are forked as well (see `forked_children`).
 
 The client is in this module too; this process imports only that module of the tests.
 """
@@ -288,11 +288,7 @@ def _main() -> None:
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is None:
         return
-    modules = forked_children.modules_of(arguments)
-    if (child := forked_children.with_spares(modules, follow_environment)) is not None:
-        sys.exit(child())
-    sys.argv = [jobscribe.cli.__main__.__file__, *arguments]
-    jobscribe.cli.main.main()
+    sys.exit(forked_children.command(arguments, follow_environment))
 
 
 if __name__ == "__main__":
