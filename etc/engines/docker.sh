@@ -174,7 +174,7 @@ agent() {  # built once for all calls with the same sources: a test run has seve
         PIP_NO_INDEX=1 PIP_FIND_LINKS=$CACHE/wheels "$self/../docker/build.sh" --base jobscribe-test/base:12 --tag "$1" \
             --host "unix://$DIR/$first/sock" --python "$PYTHON"
         built=$first
-        find "$CACHE" -name 'agent-*.tar' -mmin +120 -delete
+        find "$CACHE" -name 'agent-*.tar' -printf '%T@ %p\n' | sort -rn | sed -e '1,2d' -e 's/[^ ]* //' | xargs -r rm -f
         docker_of "$first" save --output "$image.new" "$1"
         mv "$image.new" "$image"
     fi
