@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import type { Status } from "../src/jobs.ts";
 import {
   commands,
   commandText,
@@ -14,6 +15,7 @@ import {
   problemsOf,
 } from "../src/text/definition.ts";
 import { boxes, curves, flameTree, frameAt, hottest, profileOf } from "../src/text/flame.ts";
+import { newest } from "../src/text/job_status.ts";
 import {
   imageType,
   kindOf,
@@ -24,6 +26,26 @@ import {
   tablePlot,
 } from "../src/text/preview.ts";
 import { askedBy, efficiency, type UsageReply, usagePlots } from "../src/text/usage_plots.ts";
+
+test("an answer that was under way takes back no news of the stream", () => {
+  const status = (more: Partial<Status>): Status => ({
+    ...{ state: "running", computeJid: "u-s-m", computeJobSerial: 5, position: 7 },
+    ...more,
+  });
+  const progress = { percentComplete: 30 };
+  const answer = status({ parallelStatus: null });
+  assert.equal(newest(undefined, answer), answer);
+  const over = status({ state: "completed", position: 9 });
+  assert.equal(newest(over, answer), over);
+  assert.equal(newest(answer, over), over);
+  const news = status({ parallelStatus: progress });
+  assert.deepEqual(newest(news, answer).parallelStatus, progress);
+  assert.equal(
+    newest(news, status({ computeJobSerial: 6, position: 8 })).parallelStatus,
+    undefined,
+  );
+  assert.equal(newest(news, over), over);
+});
 
 const DEFINITION = {
   name: "train",

@@ -23,6 +23,7 @@ import { TAIL, useLog } from "../parts/use_log.ts";
 import { WhyCard, type WhyReply } from "../parts/why.tsx";
 import { useRemote, useTogether } from "../remote.ts";
 import { isOwn, jobPath, ownerOf, path } from "../site.ts";
+import { newest } from "../text/job_status.ts";
 import {
   formatView,
   type JobView,
@@ -60,7 +61,12 @@ function Job({ jid }: { jid: string }): JSX.Element {
   const { url, route } = useLocation();
   const view = parseView(url.includes("?") ? url.slice(url.indexOf("?")) : "");
   const named = { computeJid: jid };
-  const status = useRemote<Status>(jid, (signal) => data("run-status", named, signal));
+  const news = useRef<Status | undefined>(undefined);
+  const status = useRemote<Status>(jid, async (signal) => {
+    news.current = undefined;
+    const answer = await data<Status>("run-status", named, signal);
+    return newest(news.current, answer);
+  });
   const row = useRemote<JobRow | undefined>(jid, async (signal) => {
     const asked = { text: jid, limit: 1 };
     const reply = isOwn(jid)
@@ -91,6 +97,7 @@ function Job({ jid }: { jid: string }): JSX.Element {
   const onStatus = (next: Status): void => {
     const last = status.data;
     if (last && (next.position ?? 0) < (last.position ?? 0)) return;
+    news.current = next;
     status.patch(() => next);
     if (next.position !== last?.position || next.jobStatusMessage !== last?.jobStatusMessage) {
       why.reload();
@@ -103,8 +110,10 @@ function Job({ jid }: { jid: string }): JSX.Element {
       if (name === "status") onStatus(event as Status);
       else if (name === "log") log.add(event as LogPiece);
       else if (name === "progress") {
-        const { parallelStatus } = event as Status;
-        status.patch((s) => ({ ...s, parallelStatus: parallelStatus ?? null }));
+        const parallelStatus = (event as Status).parallelStatus ?? null;
+        const last = news.current ?? status.data;
+        if (last) news.current = { ...last, parallelStatus };
+        status.patch((s) => ({ ...s, parallelStatus }));
       }
     },
     () => {
