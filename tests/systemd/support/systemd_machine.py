@@ -62,6 +62,16 @@ def recipes(page: str = "docs/operations.md") -> list[str]:
     ]
 
 
+#: Arguments of env(1) for commands in a machine.
+_INSIDE = (
+    "--chdir=/",
+    "-i",
+    "HOME=/root",
+    "LANG=C.UTF-8",
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+)
+
+
 class Machine:
     """A systemd machine; `up` starts it. cgroup: CGROUP of the script."""
 
@@ -125,8 +135,9 @@ class Machine:
 
     def run(self, *command: str, code: int | None = 0, given: bytes = b"") -> str:
         """Run a command in the machine and return its output; `code` is the required exit code."""
+        # as `systemd.sh exec` does, which takes twice the processor time: tests ask often
         done = subprocess.run(
-            [SCRIPT, "exec", self.name, *command],
+            ["nsenter", "--target", self._first, "--all", "--root", "env", *_INSIDE, *command],
             env=self._env,
             input=given,
             capture_output=True,
