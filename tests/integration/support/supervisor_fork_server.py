@@ -213,6 +213,8 @@ def _serve(tests: socket.socket) -> list[str] | None:
             pid, status = os.waitpid(request["wait"], os.WNOHANG)
             answer = {"status": status if pid else None}
         else:
+            if any(word.startswith("store.url=") for word in request["arguments"]):
+                _import_postgres()
             pid = os.fork()
             if pid == 0:
                 tests.close()
@@ -222,6 +224,14 @@ def _serve(tests: socket.socket) -> list[str] | None:
                 os.close(fd)
             answer = {"pid": pid}
         tests.send(json.dumps(answer).encode())
+
+
+@functools.cache
+def _import_postgres() -> None:
+    """Import what supervisors and commands with a database need, for all that are forked later."""
+    with contextlib.suppress(ImportError):  # they say so
+        import jobscribe.db.postgres.store
+        import jobscribe.router.app
 
 
 def _become(request: dict[str, Any], *files: int) -> None:
