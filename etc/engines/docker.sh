@@ -6,7 +6,7 @@
 #   docker.sh check               check the requirements; installs nothing; 1 and a sentence if one is missing
 #   docker.sh image               build the root file systems in CACHE, once (downloads from Debian's archive)
 #   docker.sh wheels              download the packages of agent.lock for etc/docker/build.sh to CACHE, once, with the pip of PYTHON (python3)
-#   docker.sh agent IMAGE         build the image with jobscribe's agent on all hosts, with etc/docker/build.sh from these packages and base:12
+#   docker.sh agent IMAGE         load the image with jobscribe's agent on all hosts; etc/docker/build.sh builds it from these packages and base:12, once for the same sources
 #   docker.sh up                  start both daemons, with certificates, firewall rules and images (repeatable)
 #   docker.sh down                remove all their containers and networks, stop the daemons, remove the rules
 #   docker.sh clean               the same, and remove DIR
@@ -165,17 +165,35 @@ wheels() {
     touch "$CACHE/wheels/made"
 }
 
-agent() {
-    local host first=
+agent() {  # built once for all calls with the same sources: a test run has several pairs of hosts
+    local image first=${HOSTS%% *} host built='' pid pids=() failed=0
+    image=$CACHE/agent-$(agent_key "$1").tar
+    exec 9>"$CACHE/agent.lock"
+    flock 9
+    if [[ ! -s $image ]]; then
+        PIP_NO_INDEX=1 PIP_FIND_LINKS=$CACHE/wheels "$self/../docker/build.sh" --base jobscribe-test/base:12 --tag "$1" \
+            --host "unix://$DIR/$first/sock" --python "$PYTHON"
+        built=$first
+        find "$CACHE" -name 'agent-*.tar' -printf '%T@ %p\n' | sort -rn | sed -e '1,2d' -e 's/[^ ]* //' | xargs -r rm -f
+        docker_of "$first" save --output "$image.new" "$1"
+        mv "$image.new" "$image"
+    fi
+    touch "$image"
+    exec 9>&-
     for host in $HOSTS; do
-        if [[ -z $first ]]; then
-            first=$host
-            PIP_NO_INDEX=1 PIP_FIND_LINKS=$CACHE/wheels "$self/../docker/build.sh" --base jobscribe-test/base:12 --tag "$1" \
-                --host "unix://$DIR/$host/sock" --python "$PYTHON"
-        else
-            docker_of "$first" save "$1" | docker_of "$host" load >/dev/null
-        fi
+        [[ $host != "$built" ]] || continue
+        docker_of "$host" load --quiet --input "$image" >/dev/null &
+        pids+=($!)
     done
+    for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+    return "$failed"
+}
+
+agent_key() {  # of everything that build.sh copies, and of its base
+    local root
+    root=$(readlink -f "$self/../..")
+    (cd "$root" && { find __init__.py agent apps protocol runtime etc/docker etc/requirements/agent.lock -type f ! -path '*/__pycache__/*' -print0 |
+        LC_ALL=C sort -z | xargs -0 sha256sum; stat -c '%s %Y' "$CACHE/base.tar"; echo "$1"; }) | sha256sum | sed 's/ .*//'
 }
 
 import() {  # into the daemon of host $1, what it does not have
@@ -250,7 +268,8 @@ start() {
     if ! living "$(pid_of "$host")"; then
         rm -f "$DIR/$host/pid"
         echo '{}' >"$DIR/$host/none.json"  # instead of the configuration of this machine's own daemon
-        setsid dockerd --data-root "$DIR/$host/data" --exec-root "$DIR/$host/run" --pidfile "$DIR/$host/pid" --config-file "$DIR/$host/none.json" \
+        # a garbage collector that runs less often takes a fifth of the time of daemons and of the programs that each container starts
+        GOGC=400 setsid dockerd --data-root "$DIR/$host/data" --exec-root "$DIR/$host/run" --pidfile "$DIR/$host/pid" --config-file "$DIR/$host/none.json" \
             -H "unix://$DIR/$host/sock" -H "tcp://127.0.0.1:$port" --tlsverify --tlscacert "$DIR/server/$host/cacert.pem" \
             --tlscert "$DIR/server/$host/cert.pem" --tlskey "$DIR/server/$host/key.pem" --bridge "$bridge" --live-restore \
             --iptables=false --ip6tables=false --ip-forward=false --ip-masq=false --userland-proxy=false --label "jobscribe.host=$host" --log-level warn \
@@ -260,7 +279,7 @@ start() {
         started=$(pid_of "$host")
     fi
     until_true "$WAIT_SECS" answers_or_dead "$host" "$started" || true
-    docker_of "$host" info >/dev/null 2>&1 || { tail "$DIR/$host/log" >&2; fail "the daemon of host $host does not start"; }
+    docker_of "$host" ps -q >/dev/null 2>&1 || { tail "$DIR/$host/log" >&2; fail "the daemon of host $host does not start"; }
 }
 
 stop() {
@@ -273,7 +292,10 @@ stop() {
 }
 
 dead() { ! living "$1"; }
-answers_or_dead() { docker_of "$1" info || dead "$2"; }
+answers_or_dead() {  # its socket is there early and answers when it is ready. `info` would execute three programs
+    if [[ -S $DIR/$1/sock ]] && docker_of "$1" ps -q; then return; fi
+    dead "$2"
+}
 reaped() { [[ ! -e /proc/$1 ]]; }
 
 crash() {  # a new one waits for the old one's containerd, which dies with it, and gives up when that is not reaped soon

@@ -25,6 +25,7 @@ DEATHS = frozenset(
 )
 
 from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
+from supervisor_fork_server import MODULES
 from supervisor_process import SupervisorProcess, add_logs
 
 
@@ -87,6 +88,9 @@ def pool() -> Iterator[Hosts]:
     """Both hosts, started, with all images."""
     if reason := _why_not():
         pytest.skip(f"no Docker hosts of one's own: {reason}")
+    os.environ[MODULES] = (
+        "jobscribe.drivers.docker.agents.driver jobscribe.drivers.docker.tasks.controller"
+    )
     hosts = Hosts()
     try:
         hosts.up()

@@ -21,8 +21,8 @@ import postgres_server
 import pytest
 import requests
 from certificate_authority import Authority
-from supervisor_fork_server import ForkedProcess
-from supervisor_process import SupervisorProcess, jid_of, req_id, shell, spec, until
+from supervisor_fork_server import ForkedProcess, fork_server
+from supervisor_process import PYTHON_PATH, SupervisorProcess, jid_of, req_id, shell, spec, until
 
 from jobscribe.client import Client
 from jobscribe.db.maintenance.move import move_shard
@@ -42,7 +42,6 @@ CORES = 6
 #: Longer than any failover; the machine is busy.
 DEADLINE_SECS = 60.0
 SCOPES = ("read", "control", "debug")
-Process = subprocess.Popen[bytes] | ForkedProcess
 
 
 def users_of(shard: int, count: int) -> list[str]:
@@ -61,7 +60,7 @@ class Sharded:
 
     def __init__(self, site: SupervisorProcess) -> None:
         self.site, self.tokens = site, dict[str, str]()
-        self._more: list[Process] = []
+        self._more: list[ForkedProcess] = []
 
     def token(self, uid: str, *scopes: str) -> str:
         made = self.site.post("token-create", uid=uid, name="t", scopes=list(scopes))
@@ -100,19 +99,15 @@ class Sharded:
         found: dict[str, Any] = json.loads((self.root(shard) / "client.json").read_text())
         return found
 
-    def start(self, *words: str) -> tuple[Process, str]:
+    def start(self, *words: str) -> tuple[ForkedProcess, str]:
         """Start another process of the site; return it with its address."""
         site = self.site
-        python, module, cli = site.arguments()[:3]
         sets = [a for s in site._sets for a in ("--set", s)]
         with (site.place / "up.log").open("ab") as log:
-            process = subprocess.Popen(
-                [python, module, cli, "--root", str(site.root), *words, "--port", "0", *sets],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=site._environment(),
-                cwd="/",
+            process = fork_server(PYTHON_PATH).fork(
+                ["--root", str(site.root), *words, "--port", "0", *sets],
+                site._environment(),
+                log.fileno(),
             )
         self._more.append(process)
         assert process.stdout is not None

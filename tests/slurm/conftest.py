@@ -15,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 from engine_scripts import why_not
 from login_nodes import Sshd, Users
 from slurm_cluster import Sites, Slurm, sites
+from supervisor_fork_server import MODULES
 from supervisor_process import SupervisorProcess, add_logs
 
 SOAK = os.environ.get("SOAK") == "1"
@@ -77,6 +78,7 @@ def _cluster() -> Iterator[tuple[Slurm, Users]]:
     """
     if reason := why_not("slurm"):
         pytest.skip(f"no Slurm of one's own: {reason}")
+    os.environ[MODULES] = "jobscribe.drivers.sbatch.ssh.sign_in"
     slurm = Slurm()
     users = Users(slurm.conf)
     try:

@@ -1,8 +1,9 @@
-"""Forks the template and the front end of a forked supervisor instead of executing them.
+"""Forks the template, the front end and the supervisors of shards of a forked supervisor instead of
+executing them.
 
-Imports are nearly all of the processor time of their starts: 0.17 s and 0.3 s. A spare process of
-the supervisor, forked before the supervisor does anything, waits until the supervisor starts such a
-child with `subprocess`, and becomes it. Like an executed child, it is a child of the supervisor and
+Imports are nearly all of the processor time of their starts: 0.17 s, 0.3 s and 0.35 s. A spare
+process of the supervisor, forked before the supervisor does anything, waits until the supervisor
+starts such a child with `subprocess`, and becomes it. Like an executed child, it is a child of the supervisor and
 gets the arguments, environment, directory, descriptors, session and limits of that call.
 
 A child is executed after all if its spare was used (a second start), if the supervisor has moved to
@@ -11,6 +12,7 @@ another control group, or if the call has options that are not known here.
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -21,8 +23,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jobscribe.runtime import processes
+
 #: Modules that are started with `python -P -m`, and their functions.
 TEMPLATE, FRONT_END = "jobscribe.agent.fork_server", "jobscribe.web"
+#: The supervisor of a shard, started by `up`, which ends it when it ends itself.
+SHARD = "jobscribe.cli"
+_SHARDS = "shards.count="
 _FUNCTIONS = {TEMPLATE: ("", "main"), FRONT_END: (".__main__", "main")}
 #: What they import when they start.
 IMPORTED = (
@@ -44,6 +51,10 @@ Main = Callable[[], object]
 
 def modules_of(arguments: Sequence[str]) -> list[str]:
     """Return the modules that a supervisor with these arguments starts as its children."""
+    counts = [a.removeprefix(_SHARDS) for a in arguments if a.startswith(_SHARDS)]
+    if "up" in arguments and counts and counts[-1].isdecimal():
+        shards = int(counts[-1]) * [SHARD]
+        return shards if "--no-web" in arguments else [*shards, FRONT_END]
     if "up" in arguments:
         return [TEMPLATE] if "--no-web" in arguments else [TEMPLATE, FRONT_END]
     return [TEMPLATE] if "supervisor" in arguments else []
@@ -55,20 +66,31 @@ def with_spares(modules: Sequence[str], follow_environment: Callable[[], None]) 
 
     follow_environment: does what the interpreter does with variables when it starts.
     """
-    spares: dict[str, _Spare] = {}
+    spares: dict[str, list[_Spare]] = {}
     for module in modules:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
             ours.close()
-            for spare in spares.values():
+            for spare in itertools.chain(*spares.values()):
                 spare.socket.close()
             return _wait(module, theirs, follow_environment)
         theirs.close()
-        spares[module] = _Spare(pid, ours)
+        spares.setdefault(module, []).append(_Spare(pid, ours))
     if spares:
         _fork_instead_of_executing(spares)
     return None
+
+
+def command(arguments: Sequence[str], follow_environment: Callable[[], None]) -> object:
+    """Run a jobscribe command in this process, whose children are forked."""
+    import jobscribe.cli.__main__
+
+    child = with_spares(modules_of(arguments), follow_environment)
+    if child is not None:
+        return child()
+    sys.argv = [jobscribe.cli.__main__.__file__, *arguments]
+    return jobscribe.cli.main.main()
 
 
 # ---- in the supervisor
@@ -95,14 +117,14 @@ class _Spare:
         return False
 
 
-def _fork_instead_of_executing(spares: dict[str, _Spare]) -> None:
+def _fork_instead_of_executing(spares: dict[str, list[_Spare]]) -> None:
     """Replace the system call of `subprocess.Popen`, so that all else of a start stays as it is."""
     execute = subprocess._fork_exec  # type: ignore[attr-defined]
 
     def start(*call: Any) -> int:
         words = [os.fsdecode(word) for word in call[0]]
-        if words[:3] == [sys.executable, "-P", "-m"] and words[3] in spares:
-            spare = spares.pop(words[3])
+        if words[:3] == [sys.executable, "-P", "-m"] and spares.get(words[3]):
+            spare = spares[words[3]].pop()
             if spare.start(*_request(words[4:], *call[1:16])):
                 return spare.pid
         pid: int = execute(*call)
@@ -184,6 +206,9 @@ def _wait(module: str, sock: socket.socket, follow_environment: Callable[[], Non
     follow_environment()
     if sys.path[0] == "/":  # -P
         del sys.path[0]
+    if module == SHARD:
+        processes.end_with_parent(signal.SIGTERM)
+        return lambda: command(request["arguments"], follow_environment)
     part, function = _FUNCTIONS[module]
     main = importlib.import_module(module + part)
     sys.argv = [str(main.__file__), *request["arguments"]]

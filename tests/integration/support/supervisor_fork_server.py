@@ -12,7 +12,7 @@ Each packet is one JSON object: {"arguments", "environment", "limits", "umask", 
 unix user, or null for the same one) with the descriptors of stdin, stdout and stderr is answered with {"pid"}; {"wait": pid} with {"status"}, null
 while it runs.
 
-A forked supervisor's template and front end are forked as well (see `forked_children`).
+A forked supervisor's template, front end and shards are forked as well (see `forked_children`).
 
 The client is in this module too; this process imports only that module of the tests.
 """
@@ -38,6 +38,9 @@ _PACKET = 1 << 17
 #: Variables that take effect when a program is loaded, and those of them that a fork can follow.
 _AT_LOAD = ("LD_", "PYTHON", "MALLOC_")
 _FOLLOWED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+#: Names the variable with further modules for fork servers that start from now on, separated by spaces:
+#: those that a driver imports when a supervisor starts.
+MODULES = "TEST_FORK_SERVER_MODULES"
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
@@ -210,6 +213,8 @@ def _serve(tests: socket.socket) -> list[str] | None:
             pid, status = os.waitpid(request["wait"], os.WNOHANG)
             answer = {"status": status if pid else None}
         else:
+            if any(word.startswith("store.url=") for word in request["arguments"]):
+                _import_postgres()
             pid = os.fork()
             if pid == 0:
                 tests.close()
@@ -219,6 +224,14 @@ def _serve(tests: socket.socket) -> list[str] | None:
                 os.close(fd)
             answer = {"pid": pid}
         tests.send(json.dumps(answer).encode())
+
+
+@functools.cache
+def _import_postgres() -> None:
+    """Import what supervisors and commands with a database need, for all that are forked later."""
+    with contextlib.suppress(ImportError):  # they say so
+        import jobscribe.db.postgres.store
+        import jobscribe.router.app
 
 
 def _become(request: dict[str, Any], *files: int) -> None:
@@ -277,7 +290,7 @@ def _main() -> None:
     import jobscribe.supervisor.app
 
     jobscribe.service.site.exit_table_file.load(None)
-    for module in forked_children.IMPORTED:
+    for module in (*forked_children.IMPORTED, *os.environ.get(MODULES, "").split()):
         importlib.import_module(module)
     gc.freeze()
     gc.enable()
@@ -285,11 +298,7 @@ def _main() -> None:
     arguments = _serve(socket.socket(fileno=int(sys.argv[1])))
     if arguments is None:
         return
-    modules = forked_children.modules_of(arguments)
-    if (child := forked_children.with_spares(modules, follow_environment)) is not None:
-        sys.exit(child())
-    sys.argv = [jobscribe.cli.__main__.__file__, *arguments]
-    jobscribe.cli.main.main()
+    sys.exit(forked_children.command(arguments, follow_environment))
 
 
 if __name__ == "__main__":

@@ -324,7 +324,7 @@ class Records(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        while not self._ended.wait(0.1):
+        while not self._ended.wait(0.2):
             self.look()
 
     _looking = threading.Lock()

@@ -277,7 +277,7 @@ class Watch(threading.Thread):
             self._watch(site)
 
     def _watch(self, site: SupervisorProcess) -> None:
-        while not self._over.wait(0.1):
+        while not self._over.wait(0.2):
             for case in list(self._cases.values()):
                 try:
                     site.url = self._house.site.url

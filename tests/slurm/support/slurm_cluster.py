@@ -37,6 +37,9 @@ OVER = frozenset(
 #: Default account. `chem` may also use the partition `small`; `spent` has no hours left.
 ACCOUNT = "research"
 NODES = 3
+#: Pause between two questions to Slurm, each of which is a process (seconds).
+ASK_SECS = 0.2
+_UP = ("idle", "mix", "alloc", "comp")
 DAEMONS = ("munged", "mariadb", "slurmdbd", "slurmctld")
 
 _names = itertools.count(1)
@@ -165,11 +168,9 @@ class Slurm:
         return self.ask("sinfo", "-hN", "-n", node, "-p", "batch", "-o", "%T").strip()
 
     def down_nodes(self) -> list[str]:
-        return [
-            n
-            for n in self.nodes
-            if not self.node_state(n).startswith(("idle", "mix", "alloc", "comp"))
-        ]
+        lines = self.ask("sinfo", "-hN", "-p", "batch", "-o", "%N %T").splitlines()
+        up = [n for n, state in map(str.split, lines) if state.startswith(_UP)]
+        return [n for n in self.nodes if n not in up]
 
     @contextlib.contextmanager
     def forgetting(self, secs: int = 2) -> Iterator[None]:
@@ -262,7 +263,7 @@ class Slurm:
             assert found is None or found.state in wanted or found.state not in OVER, found
             return found if found and found.state in wanted else None
 
-        said: Job = until(look, f"job {job} is {' or '.join(sorted(wanted))}", secs, 0.05)
+        said: Job = until(look, f"job {job} is {' or '.join(sorted(wanted))}", secs, ASK_SECS)
         return said
 
     # ---- jobs
@@ -305,7 +306,7 @@ class Slurm:
         while left := [j.id for j in self.queued()]:
             assert time.monotonic() < deadline, self.queued()
             self.ask("scancel", *left, code=None)
-            time.sleep(0.05)
+            time.sleep(ASK_SECS)
 
     def processes(self, node: str) -> list[int]:
         """Return the pids of all processes on a node, including slurmd."""
@@ -337,7 +338,7 @@ class Sites:
             "access": access,
             "folder": "$HOME/scratch",
             "environment": dict(self._slurm.env),
-            "pollSecs": 0.2,
+            "pollSecs": 0.4,
             "pollMaxSecs": 1.0,
             "pythons": ["/usr/bin/python3"],
         }

@@ -10,9 +10,9 @@ from chromium_user import SECS
 from pages_user import PagesUser
 from supervisor_process import until
 
-_PIXELS = """async (report) => {
+_PIXELS = """async ([report, least]) => {
   const canvas = document.querySelector(`canvas[data-report="${report}"]`);
-  if (!canvas || !canvas.width) return null;
+  if (!canvas || !canvas.width || Number(canvas.dataset.frame ?? -1) < least) return null;
   const {data} = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", data));
   const colours = new Set(new Uint32Array(data.buffer)).size;
@@ -70,14 +70,18 @@ class AppsUser(PagesUser):
         found = re.search(r"(\d+) of \d+ frames", self.text(".facts"))
         return int(found[1]) if found else 0
 
-    def picture(self, report: str = "heatAnimation") -> Picture | None:
-        said = self.page.evaluate(_PIXELS, report)
+    def picture(self, report: str = "heatAnimation", least: int = -1) -> Picture | None:
+        """Return what is drawn, unless its frame is before `least`."""
+        said = self.page.evaluate(_PIXELS, [report, least])
         return None if said is None else Picture(*said)
+
+    def until_exact_frame(self, number: int, report: str = "heatAnimation") -> None:
+        wanted = f'canvas[data-report="{report}"][data-frame="{number}"]'
+        self.page.locator(wanted).wait_for()
 
     def until_frame(self, least: int, report: str = "heatAnimation", secs: float = SECS) -> Picture:
         def look() -> Picture | None:
-            picture = self.picture(report)
-            return picture if picture and picture.frame >= least else None
+            return self.picture(report, least)
 
         found: Picture = until(look, f"frame {least} or a later one is drawn", secs)
         return found

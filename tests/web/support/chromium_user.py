@@ -2,6 +2,7 @@
 controls. With BROWSER=firefox in the environment (`make test-firefox`) it is Debian's Firefox.
 """
 
+import contextlib
 import copy
 import os
 import re
@@ -42,6 +43,32 @@ needs_browser = pytest.mark.skipif(
     reason="the browser is not here; etc/engines/chromium.sh or firefox.sh installs it",
 )
 SECS = 40.0
+#: Waits in the page until the text of an element differs from `last`, at most for a second. A look of
+#: the test takes its process, the driver and two of the browser; a change of the document takes none.
+_CHANGE = """([selector, last]) => new Promise((done) => {
+  const text = () => {
+    const found = document.querySelector(selector);
+    const box = found?.getBoundingClientRect();
+    return box?.width && box.height && getComputedStyle(found).visibility === "visible"
+      ? found.innerText : "";
+  };
+  let planned;
+  const look = () => {
+    planned = undefined;
+    const now = text();
+    if (now !== last) end(now);
+  };
+  const observer = new MutationObserver(() => { planned ??= setTimeout(look, 50); });
+  const end = (now) => {
+    observer.disconnect();
+    clearTimeout(planned);
+    clearTimeout(late);
+    done(now);
+  };
+  const late = setTimeout(() => end(text()), 1000);
+  observer.observe(document, {attributes: true, characterData: true, childList: true, subtree: true});
+  look();
+})"""
 #: What the browser says of requests that it drops when the machine gets another network interface.
 NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 _playwright: list[Playwright] = []
@@ -149,8 +176,16 @@ class ChromiumUser:
     def until(self, selector: str, pattern: str, secs: float = SECS) -> str:
         """Wait until this element is visible and matches the pattern. Return its text."""
 
+        found = self.page.locator(selector)
+        last = ""
+
         def look() -> str | None:
-            found = self.page.locator(selector)
+            nonlocal last
+            if " >> " not in selector:
+                with contextlib.suppress(Error):  # another document is loaded
+                    last = self.page.evaluate(_CHANGE, [selector, last])
+                    if not re.search(pattern, last):
+                        return None
             said = found.inner_text() if found.is_visible() else ""
             return said if re.search(pattern, said) else None
 

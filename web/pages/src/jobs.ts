@@ -67,7 +67,7 @@ export const isOlder = (said: Status, last: Status | undefined): boolean =>
 export function answeredStatus(last: Status | undefined, said: Status, isCrossed: boolean): Status {
   if (!last || !isCrossed) return said;
   if (isOlder(said, last)) return last;
-  const isSameRun = said.computeJobSerial === last.computeJobSerial;
+  const isSameRun = said.computeJobSerial === last.computeJobSerial && isActive(said.state);
   return isSameRun && last.parallelStatus ? { ...said, parallelStatus: last.parallelStatus } : said;
 }
 

@@ -59,7 +59,7 @@ export function answered(
   isCrossed: boolean,
 ): AppStatus {
   const next = heard(last, said, true);
-  const isSameRun = next.computeJobSerial === last?.computeJobSerial;
+  const isSameRun = next.computeJobSerial === last?.computeJobSerial && isActive(next.state);
   return last && isCrossed && isSameRun ? { ...next, ...kept(last) } : next;
 }
 

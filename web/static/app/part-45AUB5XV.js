@@ -1,0 +1,1 @@
+import{d as r}from"./part-LDGFMS44.js";import{$ as o,M as t}from"./part-I2CJLNZ6.js";function m({state:a}){return t("span",{class:"state","data-state":a,children:[t(o,{name:a}),r(a)]})}export{m as a};

@@ -1,1 +1,0 @@
-import{d as r}from"./part-E7N4QFH6.js";import{$ as o,M as t}from"./part-I2CJLNZ6.js";function m({state:a}){return t("span",{class:"state","data-state":a,children:[t(o,{name:a}),r(a)]})}export{m as a};
