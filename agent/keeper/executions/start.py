@@ -169,7 +169,7 @@ class Launcher:
             self._writes.write(f"{e.folder}/{START}", record)
 
     def _prepare(self, e: Execution, order: StartOrder, base: Environment) -> None:
-        e.cgroup = self._cgroup(e.name, new=order.memory is not None)
+        e.cgroup = self._cgroup(e.name, new=not e.slot or order.memory is not None)
         self._limit_memory(e, order.memory)
         if order.input is not None:
             write(f"{e.folder}/{INPUT}", order.input.encode())

@@ -7,10 +7,13 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobscribe.agent.keeper.linux.cgroups import Cgroup, Cgroups
+from jobscribe.protocol.ids import Token
+from jobscribe.protocol.jobs.exit_info import ExitInfo
 
 from ..conftest import Keeper, until
 
@@ -148,24 +151,31 @@ def test_a_keeper_uses_them_and_the_next_keeper_removes_them(
     def spares() -> list[int]:
         return [p.stat().st_ino for f in families for p in sorted(f.glob("spare-*"))]
 
-    assert keeper.run("exit 0").ok
+    def launch(shell: str, **more: Any) -> Token:
+        token = keeper.token()
+        keeper.send(**keeper.order(token, shell), **{"slot": "held", **more})
+        return token
+
+    def run(shell: str, **more: Any) -> ExitInfo:
+        return keeper.end_of(launch(shell, **more))
+
+    assert run("exit 0").ok
     until(lambda: len(spares()) == 2)
     used = spares()
-    assert keeper.run("exit 3").code == 3
+    assert run("exit 3").code == 3
     until(lambda: not spares())  # a cgroup of a failure is removed
     assert not [p for f in families for p in f.glob("job-*")]
-    assert keeper.run("exit 0").ok
+    assert run("exit 0").ok
     until(lambda: len(spares()) == 2)
     assert spares() != used
     used = spares()
-    limited = keeper.token()
-    keeper.send(**keeper.order(limited, "exit 0"), memory=64 << 20)
-    assert keeper.end_of(limited).ok
+    assert run("exit 0", memory=64 << 20).ok and run("exit 0", slot=None).ok
     assert spares() == used
-    token = keeper.started("cat /proc/self/cgroup; sleep NAP; exit 0")
+    token = launch("cat /proc/self/cgroup; sleep NAP; exit 0")
+    keeper.next("started", token)
     until(lambda: keeper.text(token).count(f"/job-{token.name}") == 2)
     assert [(f / f"job-{token.name}").stat().st_ino for f in families] == used
-    assert keeper.run("exit 0").ok
+    assert run("exit 0").ok
     until(lambda: len(spares()) == 2)
     keeper.kill()
     following = new_keeper(cgroups={"use": "v1"})
