@@ -341,6 +341,8 @@ class ExecutionController:
                     OSError
                 ):  # for example a full disk: the next tick repeats it
                     describe(e)
+                if e.cgroup is not None:
+                    e.cgroup.use_once()
             fast = self._cap.apply(e) or fast
             if (
                 not e.own

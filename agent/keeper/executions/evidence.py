@@ -100,14 +100,17 @@ def _replace_link(target: str, path: str) -> None:
 def write_exit(
     e: Execution, exit_: dict[str, Any], layout: KeeperLedger, writes: WriteRetryQueue
 ) -> None:
-    """Record an exit: of a success in the ledger, where empty output files become spare; any other
-    as `exit.json`, now or as soon as the disk takes it.
+    """Record an exit: of a success in the ledger, any other as `exit.json`, now or as soon as the
+    disk takes it.
     """
     if exit_.get("code") == 0:
         with contextlib.suppress(OSError):  # for example a full disk: a file, later
             layout.record_end(e.name, exit_)
-            e.close_lock()
-            for name in (STDOUT, STDERR):
-                layout.spare.give(f"{e.folder}/{name}")
             return
     writes.write(f"{e.folder}/{EXIT}", exit_)
+
+
+def give_spare_files(e: Execution, layout: KeeperLedger) -> None:
+    """Make empty output files of a success spare."""
+    for name in (STDOUT, STDERR):
+        layout.spare.give(f"{e.folder}/{name}")

@@ -57,16 +57,10 @@ def collect_exit_facts(
 
 def out_of_memory_fields(e: Execution, exit_: dict[str, Any], around: str | None) -> dict[str, Any]:
     """Return the exit info fields about a lack of memory."""
-    now = read_oom_counters(None)
-    if (
-        e.oom_counters is not None
-        and now["machine"] is not None
-        and now["machine"] == e.oom_counters.get("machine")
-    ):
-        # no process on the whole machine was killed: the usual case costs one read
-        return {"outOfMemory": False}
     own = e.cgroup.out_of_memory_kills() if e.cgroup is not None else None
-    after = now if own is not None else read_oom_counters(around)
+    if own == 0:  # the usual case costs one read
+        return {"outOfMemory": False}
+    after = read_oom_counters(around)
     # as process 1 of a container: its cgroup holds only the keeper, the agent and executions
     in_container = os.getpid() == 1
     found = out_of_memory(

@@ -169,7 +169,7 @@ class Launcher:
             self._writes.write(f"{e.folder}/{START}", record)
 
     def _prepare(self, e: Execution, order: StartOrder, base: Environment) -> None:
-        e.cgroup = self._cgroup(e.name)
+        e.cgroup = self._cgroup(e.name, new=not e.slot or order.memory is not None)
         self._limit_memory(e, order.memory)
         if order.input is not None:
             write(f"{e.folder}/{INPUT}", order.input.encode())
@@ -191,9 +191,9 @@ class Launcher:
         if not is_new or order.input is not None or order.job is not None or call is not None:
             describe(e)
 
-    def _cgroup(self, name: str) -> Cgroup | None:
+    def _cgroup(self, name: str, *, new: bool) -> Cgroup | None:
         try:
-            return self._cgroups.make(name)
+            return self._cgroups.make(name, new=new)
         except OSError as error:
             self._log_once(
                 "made",
@@ -217,9 +217,8 @@ class Launcher:
         return cgroup.version == 2 and self._cgroups.can_spawn_inside
 
     def _spawn(self, e: Execution, order: StartOrder, program: Program) -> None:
-        counts_itself = e.cgroup is not None and e.cgroup.memory is not None
-        around = None if counts_itself else self._cgroups.around
-        e.oom_counters = read_oom_counters(around, recent=True)
+        if e.cgroup is None or e.cgroup.memory is None:
+            e.oom_counters = read_oom_counters(self._cgroups.around, recent=True)
         e.lock_fd = self._open_output(f"{e.folder}/{STDOUT}")
         fcntl.flock(e.lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         stderr = self._open_output(f"{e.folder}/{STDERR}")
@@ -282,7 +281,8 @@ class Launcher:
         thread = self._spawning_thread()
         if thread is None:
             return spawn_in_cgroup(None, e.cgroup.entries(), program, setting)
-        return thread.spawn(e.cgroup.entries(), program, setting)
+        files = e.cgroup.files
+        return thread.spawn(e.cgroup.entries() if files is None else files.tasks, program, setting)
 
     def _spawning_thread(self) -> SpawningThread | None:
         own = self._cgroups.own_entries
@@ -323,7 +323,7 @@ def _program(e: Execution, order: StartOrder, base: Environment) -> Program:
     variables = function_call.with_path(order.env, e.folder)
     own = {_bytes(name): _bytes(value) for name, value in variables.items()}
     environment = {b"PWD": _bytes(order.run_dir)} | base.variables | own | e.environment_mark()
-    if any(b"\0" in text for text in (*arguments, *environment, *environment.values())):
+    if b"\0" in b"".join((*arguments, *environment, *environment.values())):
         raise ValueError("the command or its environment contains a NUL character")
     return Program(arguments[0], arguments, environment)
 

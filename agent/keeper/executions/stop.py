@@ -20,7 +20,7 @@ from ..loop.log import log
 from . import exit_facts, exit_info
 from .core_collection import CoreCollection
 from .earlier_reaper import will_record
-from .evidence import describe, write_exit
+from .evidence import describe, give_spare_files, write_exit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -285,10 +285,14 @@ class Terminator:
                 lambda: self.remove_cgroup(cgroup, longer),
             )
 
-    def _release_cgroup(self, e: Execution) -> None:
-        """Remove the execution's cgroup; retry later if a process is still exiting."""
+    def _release_cgroup(self, e: Execution, *, keep: bool) -> None:
+        """Remove the execution's cgroup, or keep it for the next one. Retry later if a process is
+        still exiting.
+        """
         cgroup, e.cgroup = e.cgroup, None
-        if cgroup is not None and not cgroup.remove():
+        if cgroup is None or (keep and self._cgroups.keep(cgroup)):
+            return
+        if not cgroup.remove():
             self._loop.call_at(
                 ("cgroup", cgroup.name),
                 time.monotonic() + _TERM_PAUSE,
@@ -323,7 +327,8 @@ class Terminator:
         self._finish(e)
 
     def _finish(self, e: Execution) -> None:
-        """Write the exit info, reap the main process and report the end.
+        """Write the exit info, reap the main process and report the end, then tidy up: others can
+        work meanwhile.
 
         The process stays a zombie until its exit is recorded: if this keeper is killed before, its
         reaper records the exit.
@@ -359,11 +364,16 @@ class Terminator:
             os.waitpid(_pid(e), 0)
         e.finish(exit_)
         e.close_lock()
-        self._release_cgroup(e)
         del self._running[e.name]
         self._tracker.forget(e.name)
         self._loop.cancel(("step", e.name))
-        self._finished(e)
+        try:
+            self._finished(e)
+        finally:
+            succeeded = exit_.get("code") == 0
+            if succeeded:
+                give_spare_files(e, self._layout)
+            self._release_cgroup(e, keep=succeeded)
 
 
 def _stop_record(e: Execution, *, signaled: bool) -> dict[str, Any]:

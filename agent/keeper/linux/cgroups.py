@@ -2,7 +2,8 @@
 
 Works with versions 1 and 2, without a daemon or tool. Each execution gets
 `<cgroup of the keeper>/jobscribe-<device and inode of the agent's folder>/job-<execution>`. A later
-keeper finds it by these names, and folders without both names are never touched.
+keeper finds it by these names, and folders without both names are never touched. Between two short
+executions, a cgroup of version 1 is named `spare-<number>` (see `spare_cgroups`).
 
 Version 1 is used if its freezer is writable: a thread enters it by `tasks` and creates the process
 there (see `spawning_thread`), which takes no lock and 0.1 ms. Otherwise version 2: the process is created inside
@@ -19,25 +20,29 @@ import signal
 
 from ....runtime import processes
 from .cgroup_mounts import is_delegated, mounts, own_paths, read
+from .spare_cgroups import SpareCgroups
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_FAMILY, _JOB = "jobscribe-", "job-"
+    from .spare_cgroups import CgroupFiles
+
+_FAMILY, _JOB, _SPARE = "jobscribe-", "job-", "spare-"
 AUTO, V1, V2, OFF = "auto", "v1", "v2", "off"
 
 
 class Cgroup:
     """The cgroup of one execution. `folder` lists and kills its processes; `memory` is the folder
-    that counts out-of-memory kills, or None.
+    that counts out-of-memory kills, or None. files: set if it may be used again.
     """
 
-    __slots__ = ("folder", "memory", "name", "others", "version")
+    __slots__ = ("files", "folder", "memory", "name", "others", "version")
 
     def __init__(
         self, name: str, version: int, folder: str, memory: str | None, others: tuple[str, ...] = ()
     ) -> None:
+        self.files: CgroupFiles | None = None
         self.name, self.version, self.folder, self.memory, self.others = (
             name,
             version,
@@ -80,6 +85,12 @@ class Cgroup:
                 f"{self.folder}/{'tasks' if self.version == 1 else 'cgroup.threads'}"
             ).split()
         ]
+
+    def use_once(self) -> None:
+        """Do not use it again."""
+        if self.files is not None:
+            self.files.close()
+            self.files = None
 
     def entries(self) -> list[str]:
         """Return the files through which a process enters the cgroup, by writing 0."""
@@ -137,6 +148,7 @@ class Cgroup:
 
     def remove(self) -> bool:
         """Remove the cgroup; return False while a process is in it."""
+        self.use_once()
         for folder in self._folders():
             try:
                 for below in reversed(_tree(folder)):  # a job may create child cgroups
@@ -174,6 +186,7 @@ class Cgroups:
         status = os.stat(folder)
         self._family = f"{_FAMILY}{status.st_dev:x}-{status.st_ino:x}"
         self._pids, self._wanted = pids, wanted
+        self._spares = SpareCgroups(_SPARE)
         self._version = 0
         #: family folder by controller; "" is the one that lists processes
         self._families: dict[str, str] = {}
@@ -203,15 +216,16 @@ class Cgroups:
         """Return the folders that contain all its cgroups."""
         return [*dict.fromkeys(self._families.values()), *self._earlier]
 
-    def make(self, name: str) -> Cgroup | None:
+    def make(self, name: str, *, new: bool = True) -> Cgroup | None:
         """Create the empty cgroup of this execution; return None if there are no cgroups.
 
-        Raises OSError if creation worked before and fails now.
+        new: False if it may be that of an earlier execution, and be used again. Raises OSError if
+        creation worked before and fails now.
         """
         if not self._families:
             return None
         try:
-            return self._create(name)
+            return self._create(name) if new else self._taken(name) or self._create(name, new=False)
         except FileNotFoundError:
             # systemd removes empty cgroups below a unit when it restarts the unit, also this
             # keeper's families
@@ -220,6 +234,14 @@ class Cgroups:
             if not self._families:  # logged by the caller; no more cgroups are created
                 raise
             return self._create(name)
+
+    def keep(self, cgroup: Cgroup) -> bool:
+        """Keep the cgroup of an ended execution for the next one, if that can use it."""
+        return (
+            cgroup.files is not None
+            and cgroup.memory is not None
+            and self._spares.give(cgroup.folder, cgroup.memory, cgroup.files)
+        )
 
     def find(self, name: str, record: object) -> Cgroup | None:
         """Return the cgroup of an execution that an earlier keeper started, from its record or by
@@ -250,12 +272,10 @@ class Cgroups:
 
     def existing(self) -> list[Cgroup]:
         """Return all existing cgroups of this agent's executions."""
-        names: dict[str, None] = {}
+        folders: dict[str, None] = {}
         for family in set(self._families.values()):
             with contextlib.suppress(OSError):
-                names |= {
-                    n.removeprefix(_JOB): None for n in os.listdir(family) if n.startswith(_JOB)
-                }
+                folders |= {n: None for n in os.listdir(family) if n.startswith((_JOB, _SPARE))}
         strays = [
             Cgroup(
                 n.removeprefix(_JOB), 1 if os.path.exists(f"{f}/{n}/tasks") else 2, f"{f}/{n}", None
@@ -263,9 +283,9 @@ class Cgroups:
             for f in self._earlier
             if os.path.isdir(f)
             for n in os.listdir(f)
-            if n.startswith(_JOB)
+            if n.startswith((_JOB, _SPARE))
         ]
-        return [*(self._cgroup_named(name) for name in names), *strays]
+        return [*(self._cgroup_in(n.removeprefix(_JOB), n) for n in folders), *strays]
 
     def execution_of(self, pid: int) -> str | None:
         """Return the execution in whose cgroup this process is."""
@@ -289,17 +309,28 @@ class Cgroups:
 
     # ---- inside
 
-    def _create(self, name: str) -> Cgroup:
+    def _taken(self, name: str) -> Cgroup | None:
+        cgroup = self._cgroup_named(name)
+        if cgroup.memory is not None:
+            cgroup.files = self._spares.take(cgroup.folder, cgroup.memory)
+        return None if cgroup.files is None else cgroup
+
+    def _create(self, name: str, *, new: bool = True) -> Cgroup:
         cgroup = self._cgroup_named(name)
         for folder in cgroup._folders():
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o755)
         if self._pids and "pids" in self._families:
             _write(f"{self._families['pids']}/{_JOB}{name}/pids.max", str(self._pids).encode())
+        if not new and cgroup.memory is not None and self.own_entries is not None:
+            cgroup.files = self._spares.opened(cgroup.folder, cgroup.memory)
         return cgroup
 
     def _cgroup_named(self, name: str) -> Cgroup:
-        where = {k: f"{family}/{_JOB}{name}" for k, family in self._families.items()}
+        return self._cgroup_in(name, _JOB + name)
+
+    def _cgroup_in(self, name: str, folder: str) -> Cgroup:
+        where = {k: f"{family}/{folder}" for k, family in self._families.items()}
         others = tuple(v for k, v in where.items() if k not in ("", "memory"))
         return Cgroup(name, self._version, where[""], where.get("memory"), others)
 

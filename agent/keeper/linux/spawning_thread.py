@@ -45,13 +45,15 @@ class SpawningThread:
         self._wanted, self._done = _thread.allocate_lock(), _thread.allocate_lock()
         self._wanted.acquire()
         self._done.acquire()
-        self._request: tuple[Sequence[str], Program, Setting] | None = None
+        self._request: tuple[Sequence[str | int], Program, Setting] | None = None
         self._result: int | BaseException = 0
         #: id of the thread while it runs; and whether it is about to end
         self._id, self._ends = 0, False
 
-    def spawn(self, entries: Sequence[str], program: Program, setting: Setting) -> int:
-        """Like `spawn.spawn`, in the cgroups that these files control. Raises OSError."""
+    def spawn(self, entries: Sequence[str | int], program: Program, setting: Setting) -> int:
+        """Like `spawn.spawn`, in the cgroups that these files control: paths or descriptors. Raises
+        OSError.
+        """
         if not self._id:
             try:
                 _thread.start_new_thread(self._run, ())
@@ -72,9 +74,12 @@ class SpawningThread:
             self._wanted.acquire()
             assert self._request is not None
             entries, program, setting = self._request
-            for path in entries:
+            for entry in entries:
+                if isinstance(entry, int):
+                    _enter(entry)
+                    continue
                 with contextlib.suppress(OSError):  # the cgroup is gone
-                    fd = os.open(path, _WRITE)
+                    fd = os.open(entry, _WRITE)
                     _enter(fd)
                     os.close(fd)
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobscribe.agent.keeper.executions.evidence import link_run_dir, write_exit
+from jobscribe.agent.keeper.executions.evidence import give_spare_files, link_run_dir, write_exit
 from jobscribe.agent.keeper.executions.ledger import KeeperLedger
 from jobscribe.runtime.execution.keeper_ledger import earlier_exit, load
 
@@ -109,6 +109,7 @@ def test_a_success_without_output_leaves_its_files_to_the_next_execution(tmp_pat
         os.close(os.open(f"{e.folder}/{name}", os.O_CREAT, 0o600))
         inodes.add(os.stat(f"{e.folder}/{name}").st_ino)
     write_exit(e, {"code": 0, "endedAt": 1.5}, layout, writes)  # type: ignore[arg-type]
+    give_spare_files(e, layout)
     assert os.listdir(e.folder) == [] and writes.written == {}
     assert load(str(tmp_path)).entries[e.name].exit == {"code": 0, "endedAt": 1.5}
     following = Path(execution(tmp_path, 2).folder)
@@ -130,6 +131,7 @@ def test_a_file_that_is_or_was_used_stays_where_it_is(tmp_path: Path, why: str) 
         os.link(stderr, tmp_path / "link")
     with stderr.open() if why == "is open" else contextlib.nullcontext():
         write_exit(e, {"code": 0}, layout, writes)  # type: ignore[arg-type]
+        give_spare_files(e, layout)
     assert os.listdir(e.folder) == ["stderr.log"] and os.listdir(tmp_path / "spare") == []
     assert writes.written == {}
 
