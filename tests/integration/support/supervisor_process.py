@@ -539,17 +539,17 @@ def naps(nap: str) -> list[int]:
 
 def napping(all_of: Iterable[str]) -> dict[str, list[int]]:
     """Return what `naps` does for each of several sleep times, from one look at the machine."""
-    found: dict[str, list[int]] = {nap: [] for nap in all_of}
+    found: dict[bytes, list[int]] = {nap.encode(): [] for nap in all_of}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         pid = int(entry)
-        for word in _cmdline(pid).split(b"\0"):
-            if (pids := found.get(word.decode(errors="replace"))) is not None:
-                process = processes.find(pid)
-                if process is not None and not process.over:
-                    pids.append(pid)
-    return found
+        # the title of our processes ends with hundreds of NUL
+        for nap in found.keys() & _cmdline(pid).rstrip(b"\0").split(b"\0"):
+            process = processes.find(pid)
+            if process is not None and not process.over:
+                found[nap].append(pid)
+    return {nap.decode(): pids for nap, pids in found.items()}
 
 
 def fresh_nap() -> str:
