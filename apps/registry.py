@@ -5,7 +5,6 @@ Listing names imports no app; `load` imports only the requested one. An unusable
 a sentence; the exception is in `__cause__`, for the log.
 """
 
-import hashlib
 import importlib
 import json
 import sys
@@ -67,6 +66,8 @@ def digest(
     lib: the user's library folder, or the sha256 of its files by name. Raises AppError, and
     Refusal("appFailed").
     """
+    from hashlib import blake2b  # loads OpenSSL, which a job command does not need
+
     try:
         content = {
             "app": app.name,
@@ -82,7 +83,7 @@ def digest(
         raise Refusal(
             "appFailed", f"{app.name} failed in parameters: {type(error).__name__}: {error}"
         ) from error
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 # ---- inside
@@ -176,7 +177,9 @@ def _sha256(lib: Path | Mapping[str, str] | None, name: str) -> str:
         return lib[name]
     if "/" in name or name in ("", ".", ".."):
         raise missing
-    out: Any = hashlib.sha256()
+    from hashlib import sha256
+
+    out: Any = sha256()
     try:
         with (lib / name).open("rb") as f:
             while block := f.read(_BLOCK):

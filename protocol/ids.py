@@ -6,7 +6,6 @@ so this module rejects NUL, slashes, `..` and look-alikes from other alphabets.
 
 import enum
 import functools
-import hashlib
 import re
 from typing import Annotated, Any, get_args
 
@@ -229,7 +228,9 @@ def agent_log_ids(key: AgentKey) -> dict[str, str]:
 
 def derived_id(data: bytes, *, key: bytes) -> str:
     """Return a keyed digest of `data` as 32 letters or digits."""
-    number = int.from_bytes(hashlib.blake2b(data, digest_size=32, key=key[:64]).digest(), "big")
+    from hashlib import blake2b  # loads OpenSSL, which an app's job command does not need
+
+    number = int.from_bytes(blake2b(data, digest_size=32, key=key[:64]).digest(), "big")
     out = []
     for _ in range(OP_ID_LENGTH):
         number, digit = divmod(number, 62)

@@ -16,6 +16,7 @@ repeats fail the whole run (see `rerun_count`). `PYTEST_ARGS='-p no:rerunfailure
 import functools
 import gc
 import os
+import pickle
 import signal
 import time
 from collections.abc import Generator
@@ -44,6 +45,8 @@ _began, _failed, _timeout = (
 )
 #: Key of a worker's input: path of the records and pid of the idle process.
 IDLE = "idle process"
+#: Key of a report in a message of a worker.
+_PACKED = "packed"
 #: Report section with the evidence, and number of failure lines shown.
 STOOD, SHOWN_LINES = "the machine stood still", 6
 _guard = process_guard.ProcessGuard()
@@ -83,6 +86,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     ):
         session.config.failures_db.sock.close()  # type: ignore[attr-defined]
         session.config.failures_db = StatusDB()  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_to_serializable(report: object) -> dict[str, bytes] | None:
+    """Send a report in one piece, without the names of its test, which nobody reads:
+    pytest-xdist converts each value of a report on its own, in Python.
+    """
+    if not isinstance(report, pytest.TestReport):
+        return None
+    return {_PACKED: pickle.dumps({**report._to_json(), "keywords": {}})}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_from_serializable(data: dict[str, Any]) -> pytest.TestReport | None:
+    return pytest.TestReport._from_json(pickle.loads(data[_PACKED])) if _PACKED in data else None
 
 
 def pytest_collection() -> None:

@@ -2,7 +2,8 @@
 
 Questions and answers are JSON lines over a private socket. The first question starts the process; a
 question after its death starts it again. What the app prints goes to the job's output; tracebacks
-go to the job's stderr.
+go to the job's stderr. A module that only failures need is imported when one happens, because each
+run of an app loads this module.
 """
 
 import contextlib
@@ -22,10 +23,9 @@ from ...apps.json_values import NotPlain, encode
 from ...apps.registry import load
 from ...protocol.errors import Refusal
 from ...protocol.jobs import progress_report
-from ...protocol.jobs.exit_info import signal_name
-from ...protocol.launch.task_environment import APP_VERSION
+from ...protocol.version import APP_VERSION
 from ...runtime.filesystems import write_atomically
-from ..workers.call_handler import RESULT, one_line
+from ..workers.app_text import RESULT, one_line
 from .job_input import RunInput
 
 Question = Literal["prepare", "progress", "outcome", "result"]
@@ -131,6 +131,8 @@ class AppSide:
         code = self._kill()
         if code >= 0:
             return Failed(f"{where}: its process ended with exit code {code}")
+        from ...protocol.jobs.exit_info import signal_name
+
         return Failed(
             f"{where}: its process was killed by signal {-code} ({signal_name(-code)})",
             signal=-code,

@@ -6,14 +6,14 @@ progress, stores the result.
 The app's functions run in a separate process (`app_process`), so this process can report their
 crash. The code's output is the job's output. The termination message says why a run failed;
 tracebacks go to stderr.log. The job command ends like the code: with its exit code, or by its
-signal.
+signal. Modules that few runs need are imported in functions, because each run of an app starts this
+program.
 """
 
 import contextlib
 import os
 import resource
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,9 +22,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ...protocol.jobs import profiling
-from ...protocol.jobs.exit_info import signal_name
-from ...runtime import failpoints, processes
+from ...runtime import failpoints
 from ...runtime.execution.folder import MESSAGE_BYTES, last_report
 from . import job_input
 from .app_process import AppSide, Failed, drain
@@ -94,6 +92,8 @@ class _Computation:
         elif sentence:
             _write_message(sentence)
         elif code < 0:
+            from ...protocol.jobs.exit_info import signal_name
+
             _write_message(
                 f"the program of {self._input.simulation_type} was killed by signal {-code} ({signal_name(-code)})",
                 over=False,
@@ -209,7 +209,13 @@ def _empty_run_dir(run_dir: Path) -> None:
     try:
         with os.scandir(run_dir) as entries:
             for entry in entries:
-                if entry.name in (OWN, profiling.FOLDER):
+                if entry.name == OWN:
+                    continue
+                import shutil
+
+                from ...protocol.jobs import profiling
+
+                if entry.name == profiling.FOLDER:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     shutil.rmtree(entry.path)
@@ -272,6 +278,8 @@ def _write_message(sentence: str, *, over: bool = True) -> None:
 
 def _end_by_signal(number: int) -> NoReturn:
     """End by the code's signal, without a core file: the code has written its own."""
+    from ...runtime import processes
+
     sys.stdout.flush()
     sys.stderr.flush()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

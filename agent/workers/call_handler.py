@@ -21,10 +21,9 @@ from ...protocol.ids import short_op
 from ...protocol.jobs.exit_info import signal_name
 from ...protocol.wire.messages import Call, CallReply, OpError, op_name
 from ..files import run_directory
+from .app_text import RESULT, one_line, whole
 
-#: Name of the file with a sequential model's result in the run directory.
-RESULT = "out.json"
-_LINE_CHARS, _SENTENCE_CHARS, _TRACE_CHARS = 500, 2000, 20_000
+_SENTENCE_CHARS, _TRACE_CHARS = 2000, 20_000
 
 
 class Outcome(msgspec.Struct, array_like=True):
@@ -166,19 +165,8 @@ def describe(call: Call) -> str:
             assert_never(call.job_cmd)
 
 
-def one_line(text: str) -> str:
-    """Return the text on one line, shortened, with valid characters."""
-    line = " ".join(text.split())
-    return _whole(line if len(line) <= _LINE_CHARS else line[:_LINE_CHARS] + "...")
-
-
 def _short(text: str) -> str:
-    return _whole(text if len(text) <= _SENTENCE_CHARS else text[:_SENTENCE_CHARS] + "...")
-
-
-def _whole(text: str) -> str:
-    """Show lone surrogates, which no message can carry, as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return whole(text if len(text) <= _SENTENCE_CHARS else text[:_SENTENCE_CHARS] + "...")
 
 
 # ---- outcomes of a fork that did not answer
@@ -342,4 +330,4 @@ def _trace(error: BaseException) -> str:
         text = "".join(traceback.format_exception(error))
     except Exception as e:
         return f"the traceback cannot be shown: {type(e).__name__}"
-    return _whole(text[-_TRACE_CHARS:])
+    return whole(text[-_TRACE_CHARS:])

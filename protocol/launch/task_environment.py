@@ -17,8 +17,6 @@ from ..ids import Token
 from ..jobs.roles import TaskPlace, TaskRole
 from ..wire.messages import Shared
 
-#: In an app's run: the version of the app in the front end, which is part of the run's hash.
-APP_VERSION = "JOBSCRIBE_APP_VERSION"
 #: Variables that a run may set in its `env`, with their defaults.
 GIVEN = {
     "PAI_DATA_DIR": "",

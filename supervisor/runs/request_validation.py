@@ -14,7 +14,7 @@ from ...protocol.api.requests import MAX_BULK, BulkReqId, RunMany, RunSpec
 from ...protocol.errors import Refusal
 from ...protocol.ids import split_jid
 from ...protocol.jobs import debugging
-from ...protocol.launch.task_environment import APP_VERSION
+from ...protocol.version import APP_VERSION
 from ...schema import messages
 from .role_validation import MAX_VARIABLES, check_env, check_roles
 

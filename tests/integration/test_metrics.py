@@ -108,9 +108,9 @@ def test_each_role_has_means_and_sums_over_its_tasks(
         == sum(t["cpuPercent"] for t in answer["tasks"] if t["role"] == "worker")
         == 2 * worker["cpuPercent"]["mean"]
     )
-    assert (
-        ps["cpuPercent"]["sum"] < 20 < worker["cpuPercent"]["sum"] and ps["processes"]["sum"] >= 2
-    )
+    # how much a busy loop gets depends on the machine
+    assert 10 * ps["cpuPercent"]["sum"] < worker["cpuPercent"]["sum"]
+    assert ps["processes"]["sum"] >= 2
     assert answer["job"]["memoryBytes"]["sum"] == sum(t["memoryBytes"] for t in answer["tasks"])
     site.cancel(run)
     site.wait(run)

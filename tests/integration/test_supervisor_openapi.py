@@ -30,7 +30,7 @@ CHECKS = [
 ]
 #: Examples for each operation and mode. SCHEMATHESIS_EXAMPLES=200 runs more.
 EXAMPLES = int(
-    os.environ.get("SCHEMATHESIS_EXAMPLES", "10" if os.environ.get("SOAK") == "1" else "2")
+    os.environ.get("SCHEMATHESIS_EXAMPLES", "10" if os.environ.get("SOAK") == "1" else "1")
 )
 _MODES = (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE)
 

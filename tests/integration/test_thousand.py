@@ -16,7 +16,7 @@ from supervisor_process import SupervisorProcess, jid_of, req_id, rss, shell, sp
 USERS = [f"Thousan{n}" for n in range(10)]
 STORY = ["RunRequested", "TaskPlaced", "TaskStarted", "TaskEnded", "AttemptEnded", "RunEnded"]
 #: Runs by the number of their requests. Memory is compared after the first FEW of them.
-ONE_BY_ONE, FEW, ALL = (100, 200, 1000) if os.environ.get("SOAK") == "1" else (40, 80, 400)
+ONE_BY_ONE, FEW, ALL = (100, 200, 1000) if os.environ.get("SOAK") == "1" else (40, 80, 240)
 WITNESSED = 60
 
 

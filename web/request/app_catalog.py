@@ -10,7 +10,7 @@ import msgspec
 from ...apps.app import App, AppError, Data, Kind, Model
 from ...apps.registry import COMMAND, digest, load, names
 from ...protocol.errors import Refusal
-from ...protocol.launch.task_environment import APP_VERSION
+from ...protocol.version import APP_VERSION
 
 #: Longer versions are not passed to runs.
 _VERSION_CHARS = 200

@@ -1,5 +1,5 @@
-"""A process with all imports of the command line and of a supervisor done and the shipped exit table
-read, which forks supervisors and commands for tests.
+"""A process with all imports of the command line and of a supervisor done, the shipped exit table read
+and the patterns of all routes compiled, which forks supervisors and commands for tests.
 
     python supervisor_fork_server.py FD PADDING              FD: a SOCK_SEQPACKET socket to the tests
 
@@ -42,6 +42,8 @@ _FOLLOWED = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 #: those that a driver imports when a supervisor starts.
 MODULES = "TEST_FORK_SERVER_MODULES"
 _LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
+#: What a supervisor imports when it starts.
+_AT_START = ("jobscribe.cli.services.supervisor", "tornado.platform.asyncio")
 
 
 def can_fork(python: str, added: dict[str, str], path: str) -> bool:
@@ -288,10 +290,14 @@ def _main() -> None:
     import jobscribe.service.site.exit_table_file
     import jobscribe.service.systemd
     import jobscribe.supervisor.app
+    from jobscribe.supervisor.api import routes
 
     jobscribe.service.site.exit_table_file.load(None)
-    for module in (*forked_children.IMPORTED, *os.environ.get(MODULES, "").split()):
+    also = os.environ.get(MODULES, "").split()
+    for module in (*forked_children.IMPORTED, *_AT_START, *also):
         importlib.import_module(module)
+    for route in routes.ROUTES:
+        routes._Matcher(route)  # `re` keeps the compiled pattern
     gc.freeze()
     gc.enable()
     sys.path[0] = "/"  # as with -m in this directory

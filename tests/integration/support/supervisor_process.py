@@ -317,10 +317,13 @@ class SupervisorProcess:
     def titled(self, name: str) -> list[int]:
         """Return the pids of the processes with the title `jobscribe <name> <root>`."""
         wanted = f"jobscribe {name} {self.root}".encode()
+        pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
         return [
-            p.pid
-            for p in processes.table().values()
-            if not p.over and _cmdline(p.pid).rstrip(b"\0") == wanted
+            pid
+            for pid in pids
+            if _cmdline(pid).rstrip(b"\0") == wanted
+            and (found := processes.find(pid)) is not None
+            and not found.over
         ]
 
     def keeper(self, uid: str = UID, kind: str = "sequential") -> dict[str, Any]:
@@ -337,15 +340,8 @@ class SupervisorProcess:
         keeper = self.keeper(uid)["pid"]
 
         def look() -> int | None:
-            agents = set(self.titled("agent"))
-            return next(
-                (
-                    p.pid
-                    for p in processes.table().values()
-                    if p.parent == keeper and p.pid in agents
-                ),
-                None,
-            )
+            found = (processes.find(pid) for pid in self.titled("agent"))
+            return next((p.pid for p in found if p is not None and p.parent == keeper), None)
 
         return int(until(look, "the agent runs"))
 
@@ -360,12 +356,14 @@ class SupervisorProcess:
         """Return all processes that have this place in their arguments or environment, by pid."""
         needle = str(self.place).encode()
         out = {}
-        for p in processes.table().values():
-            if p.over or p.pid == os.getpid():
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit() or (pid := int(entry)) == os.getpid():
                 continue
-            line = _cmdline(p.pid)
-            if needle in line or needle in processes._read(f"/proc/{p.pid}/environ"):
-                out[p.pid] = line
+            line = _cmdline(pid)
+            if needle in line or needle in processes._read(f"/proc/{entry}/environ"):
+                found = processes.find(pid)
+                if found is not None and not found.over:
+                    out[pid] = line
         return out
 
     def end(self) -> dict[int, bytes]:
@@ -539,17 +537,17 @@ def naps(nap: str) -> list[int]:
 
 def napping(all_of: Iterable[str]) -> dict[str, list[int]]:
     """Return what `naps` does for each of several sleep times, from one look at the machine."""
-    found: dict[str, list[int]] = {nap: [] for nap in all_of}
+    found: dict[bytes, list[int]] = {nap.encode(): [] for nap in all_of}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
         pid = int(entry)
-        for word in _cmdline(pid).split(b"\0"):
-            if (pids := found.get(word.decode(errors="replace"))) is not None:
-                process = processes.find(pid)
-                if process is not None and not process.over:
-                    pids.append(pid)
-    return found
+        # the title of our processes ends with hundreds of NUL
+        for nap in found.keys() & _cmdline(pid).rstrip(b"\0").split(b"\0"):
+            process = processes.find(pid)
+            if process is not None and not process.over:
+                found[nap].append(pid)
+    return {nap.decode(): pids for nap, pids in found.items()}
 
 
 def fresh_nap() -> str:

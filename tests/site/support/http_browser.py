@@ -135,12 +135,13 @@ class Browser:
     ) -> dict[str, Any]:
         """Poll as a page does until the run has ended. Return the last answer."""
         reply = self.run(simulation) if reply is None else reply
-        deadline = time.monotonic() + secs
+        deadline, pause = time.monotonic() + secs, 0.05
         while reply.get("nextRequest"):
             if time.monotonic() > deadline:
                 pytest.fail(f"not over within {secs:g} s: {reply}\n{self.site.log()[-3000:]}")
             assert reply["state"] in ("pending", "running"), reply
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
             reply = self.post("/run-status", **reply["nextRequest"])
         return reply
 

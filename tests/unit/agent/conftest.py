@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import process_search
 import psutil
 import pytest
 from keeper_process import KeeperProcess
@@ -45,7 +46,7 @@ def until(condition: Callable[[], Any], secs: float = 10.0) -> Any:
         if value:
             return value
         assert time.monotonic() < deadline, f"nothing came within {secs} s"
-        time.sleep(0.005)
+        time.sleep(0.01)
 
 
 class Keeper:
@@ -149,13 +150,9 @@ class Keeper:
         product's help.
         """
         out = []
-        nap = self.nap.encode()
-        # faster than psutil.process_iter, which reads several files of each process; tests call this
-        # in short intervals. A zombie has no arguments.
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError, psutil.NoSuchProcess):
-                if nap in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    out.append(psutil.Process(int(pid)))
+        for pid in process_search.pids_with(self.nap):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                out.append(psutil.Process(pid))
         return out
 
     def wake(self) -> None:

@@ -8,6 +8,7 @@ import os
 import time
 from pathlib import Path
 
+import process_search
 import psutil
 import pytest
 
@@ -112,14 +113,7 @@ def test_what_a_profile_leaves_in_the_background_neither_delays_nor_survives(
     assert run_profile(account).env["A"] == "1"
     assert time.monotonic() - begin < 5
 
-    def left() -> list[psutil.Process]:
-        return [
-            p
-            for p in psutil.process_iter(["cmdline", "status"])
-            if nap in (p.info["cmdline"] or []) and p.info["status"] != "zombie"
-        ]
-
-    until(lambda: not left())
+    until(lambda: not process_search.pids_with(f"sleep\0{nap}\0"))
 
 
 @pytest.mark.parametrize("ends", ["hangs", "leaves it in the background"])

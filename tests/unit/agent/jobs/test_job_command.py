@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -587,3 +588,11 @@ def test_a_report_is_known_of_a_job_whose_keeper_was_killed(new_keeper: Any) -> 
     following = new_keeper()
     following.wake()
     assert following.end_of(token).report == {"frameCount": 5}
+
+
+def test_each_run_of_an_app_loads_no_message_and_no_openssl() -> None:
+    """Imports are most of what a short run costs."""
+    code = "import sys, jobscribe.agent.jobs.job_command; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
+    heavy = {"asyncio", "hashlib", "shutil", "tornado", "jobscribe.protocol.wire.messages"}
+    assert done.returncode == 0 and heavy & set(done.stdout.split()) == set(), done

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import process_search
 import psutil
 import pytest
 
@@ -132,10 +133,9 @@ class Pool:
         product's help.
         """
         out = []
-        for p in psutil.process_iter():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-                if p.status() != psutil.STATUS_ZOMBIE and any(self.nap in a for a in p.cmdline()):
-                    out.append(p)
+        for pid in process_search.pids_with(self.nap):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                out.append(psutil.Process(pid))
         return out
 
     def processes(self) -> list[psutil.Process]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import process_search
 import psutil
 import pytest
 
@@ -298,11 +299,7 @@ def test_when_its_agent_is_killed_it_ends_with_all_calls_and_what_they_have_star
     assert worker in [p.pid for p in there]
     process.kill()
     until(lambda: all(map(gone, there)))
-    assert [
-        p
-        for p in psutil.process_iter(["cmdline"])
-        if nap in " ".join(p.info["cmdline"] or ()) and not gone(p)
-    ] == []
+    assert process_search.pids_with(nap) == []
     until(lambda: not (tmp_path / "calls").exists())
 
 

@@ -2,6 +2,7 @@
 instead of LAMMPS.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import process_search
 import psutil
 import pytest
 
@@ -42,15 +44,9 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 def of(root: Path) -> list[psutil.Process]:
     """Return the processes whose command line contains this root."""
     out = []
-    for process in psutil.process_iter():
-        try:
-            if (
-                str(root) in " ".join(process.cmdline())
-                and process.status() != psutil.STATUS_ZOMBIE
-            ):
-                out.append(process)
-        except psutil.NoSuchProcess:
-            continue
+    for pid in process_search.pids_with(str(root)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            out.append(psutil.Process(pid))
     return [p for p in out if p.pid != os.getpid()]
 
 
@@ -140,9 +136,7 @@ def test_an_interrupt_cancels_and_stops_all(
         code = process.wait(60)
     assert b"30 % | 300 1.5" in line
     assert code == 143
-    assert [
-        p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", str(nap)]
-    ] == []
+    assert process_search.pids_with(f"sleep\0{nap}\0") == []
     records = (root / "supervisor-job").glob("*-command.json")
     statuses = {json.loads(record.read_text())["status"] for record in records}
     assert statuses == {"canceled", "error"}
