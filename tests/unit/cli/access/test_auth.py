@@ -301,12 +301,17 @@ def test_a_rotation_without_a_supervisor_and_those_that_are_refused(
     listed = run("--root", str(root), "--json", "secret", "list")
     server, metrics = listed.json()["items"]
     assert server["earlier"] == 1 and server["earlierUntil"] > time.time() + 7000
-    assert "first start" in metrics["error"]
+    assert "first start" in metrics["error"] and "--config FILE" in metrics["error"]
     table = run("--root", str(root), "secret", "list")
     assert table.code == 0
+    named = "supervisor.server_secret_file=/srv/none"
+    ended_early = run("--root", str(root), "--json", "secret", "list", "--set", named)
+    missing = ended_early.json()["items"][0]["error"]
+    assert missing == "supervisor.server_secret_file names a file that does not exist"
     for words, part in (
         (("server", "--overlap", "10s"), "at least 60 s"),
         (("metrics",), "at its first start"),
+        (("server", "--overlap", "31d"), "at most 30 d 0 h"),
         ((), "NAME"),
     ):
         refused = run("--root", str(root), "secret", "rotate", *words)
