@@ -17,6 +17,7 @@ from jobscribe.cli.bundle.local_files import secrets
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.async_client import AsyncClient
 from jobscribe.client.sync_client import Client
+from jobscribe.web.server.user_ids import UserIds
 
 Fake = Any
 Run = Any
@@ -284,6 +285,29 @@ def test_no_secret_is_sent_over_plain_http_to_another_machine(run: Any, tmp_path
     options = ["--url", "http://192.0.2.1:1", "--token-file", str(tmp_path / "token")]
     ended = run(*options, "--uid", "EPRSqtUW", "job", "list")
     assert ended.code == 2 and "use https" in ended.err
+
+
+def test_a_name_has_its_uid_before_the_first_sign_in(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "uids.json"
+    named = ("--set", f"server.uid_file={file}")
+    ended = run("auth", "uid", "ann@example.org", *named, "--json")
+    (ann,) = ended.json()["items"]
+    assert ann == {"name": "ann@example.org", "uid": UserIds(file).of("ann@example.org")}
+    bob = UserIds(file).of("bob")
+    listed = run("auth", "uid", *named)
+    assert listed.out.split() == ["NAME", "UID", "ann@example.org", ann["uid"], "bob", bob]
+    before = file.read_bytes()
+    refused = run("auth", "uid", "x", *named[:1], "server.port=1")
+    assert refused.code == 125 and "server.uid_file is not set" in refused.err
+    assert run("auth", "uid", "", *named).code == 125
+    # a file of another unix user would no longer be that user's
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    refused = run("auth", "uid", "carl", *named)
+    assert refused.code == 125 and "run this command as that user" in refused.err
+    assert run("auth", "uid", "bob", *named).out.split()[-1] == bob
+    assert file.read_bytes() == before
 
 
 def test_a_rotation_without_a_supervisor_and_those_that_are_refused(
