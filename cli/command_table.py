@@ -137,6 +137,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         ),
         "tag": ("job.list", "tag", "Show, add or remove the tags of a job."),
         "release": ("job.release", "release", "End the debug hold of failed tasks."),
+        "purge": ("job.files.purge", "purge", "Remove the files of jobs that are over."),
         "cancel": ("job.cancel", "cancel", "Cancel jobs."),
         "metrics": (
             "job.metrics",
