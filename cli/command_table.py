@@ -137,6 +137,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         ),
         "tag": ("job.list", "tag", "Show, add or remove the tags of a job."),
         "release": ("job.release", "release", "End the debug hold of failed tasks."),
+        "purge": ("job.files.purge", "purge", "Remove the files of jobs that are over."),
         "cancel": ("job.cancel", "cancel", "Cancel jobs."),
         "metrics": (
             "job.metrics",
@@ -214,6 +215,7 @@ SUBCOMMANDS: dict[str, dict[str, tuple[str, str, str]]] = {
         "logout": ("access.login", "logout", "Remove the stored API token of a site."),
         "whoami": ("access.login", "whoami", "Show user, role, scopes and token in use."),
         "token": ("", "auth token", "Create, list and revoke API tokens."),
+        "uid": ("access.uids", "uid", "Show the uids of the names with which people sign in."),
     },
     "auth token": {
         "create": ("access.tokens", "create", "Create an API token, and print it once."),

@@ -51,17 +51,18 @@ def show(file: str | None, sets: tuple[str, ...]) -> None:
     help="A setting, as for `up` and `supervisor`.",
 )
 def check(file: str | None, sets: tuple[str, ...]) -> None:
-    """Check whether `jobscribe supervisor` can start with this configuration. Exits with 1 if it
-    cannot.
+    """Check whether `jobscribe supervisor` can start with this configuration, and `jobscribe server` if
+    it names a way to sign in. Exits with 1 if one of them cannot.
     """
     from ..protocol.errors import Refusal
     from ..service.settings import loader
-    from ..service.site import startup_checks
+    from ..service.site import sign_in_checks, startup_checks
 
-    s = session()
+    s, front = session(), False
     try:
         settings = loader.load({"root": s.options.get("root"), **assignments(sets)}, file=file)
-        found = list(startup_checks.problems(settings))
+        found, front = list(startup_checks.problems(settings)), bool(sign_in_checks.ways(settings))
+        found += startup_checks.front_end_problems(settings) if front else ()
         warnings = [] if found else list(startup_checks.warnings(settings))
     except Refusal as e:
         found, warnings = [e], []
@@ -76,5 +77,6 @@ def check(file: str | None, sets: tuple[str, ...]) -> None:
         for warning in warnings:
             s.screen.message(f"warning: {warning}")
         if not found:
-            s.screen.message("a supervisor can start with this configuration")
+            who = "a supervisor and a front end" if front else "a supervisor"
+            s.screen.message(f"{who} can start with this configuration")
     raise SystemExit(1 if found else 0)

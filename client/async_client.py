@@ -305,6 +305,10 @@ class AsyncClient:
             operations.state(for_user(requests.run_release, jid, serial, role, index))
         )
 
+    async def purge(self, jid: str, *, serial: int = 0) -> RunState:
+        """Remove the run directory and output of a run that is over. Its status and history stay."""
+        return await self._do(operations.state(for_user(requests.run_purge, jid, serial)))
+
     async def tag(
         self, jid: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
     ) -> list[str]:

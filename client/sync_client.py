@@ -376,6 +376,10 @@ class Client:
         """
         return self._do(operations.state(for_user(requests.run_release, jid, serial, role, index)))
 
+    def purge(self, jid: str, *, serial: int = 0) -> RunState:
+        """Remove the run directory and output of a run that is over. Its status and history stay."""
+        return self._do(operations.state(for_user(requests.run_purge, jid, serial)))
+
     def tag(self, jid: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
         """Add tags to the job and remove tags from it. Return all its tags. A repetition has no effect."""
         return self._do(operations.tag(jid, add, remove))

@@ -178,7 +178,7 @@ def _row(settings: "Settings", name: str, now: float) -> dict[str, Any]:
         owner = found.st_uid if os.geteuid() == 0 else None
         valid = [e for e in read(path, setting, owner=owner).earlier if e.until > now]
     except FileNotFoundError:
-        return {**row, "error": "created at the first start of a supervisor"}
+        return {**row, "error": _missing(setting)}
     except OSError as e:
         return {**row, "error": f"{path} cannot be read: {e.strerror}"}
     except Refusal as e:
@@ -211,10 +211,19 @@ def _file(settings: "Settings", name: str) -> tuple[str, str]:
     if not os.path.exists(path):
         raise Refusal(
             "badConfig",
-            f"there is no {name} secret at {path}: a supervisor creates it at its first start, or the configuration"
-            " names another file (--config FILE)",
+            f"there is no {name} secret at {path}: {_missing(setting)}",
         )
     return path, setting
+
+
+def _missing(setting: str) -> str:
+    """Say why there is no file. setting: names it."""
+    if setting.startswith("supervisor."):
+        return f"{setting} names a file that does not exist"
+    return (
+        "a supervisor creates it at its first start, or the configuration names another file"
+        " (--config FILE)"
+    )
 
 
 def _wait_taken(root: str, name: str, new: str, old: str, now: bool) -> _Taken:

@@ -47,7 +47,7 @@ class Secs(click.ParamType):  # type: ignore[type-arg]
         if secs is None:
             self.fail(f"{value!r} is not a duration; write {durations.FORM}", param, ctx)
         if self._most is not None and secs > self._most:
-            self.fail(f"{value!r} is more than {self._most:g} seconds", param, ctx)
+            self.fail(f"{value!r} is too long: at most {duration(self._most)}", param, ctx)
         return secs
 
 

@@ -20,7 +20,7 @@ OWN_CODES: dict[str, tuple[bool, str]] = {
     ),
     "noSupervisor": (
         True,
-        "start one with 'jobscribe up --root DIR', or name the root of a running one",
+        "start one with 'jobscribe up --root DIR', name the root of a running one, or log in at a site with 'jobscribe auth login URL'",
     ),
     "notLoggedIn": (False, "run 'jobscribe auth login URL' with an API token"),
     "foreignRoot": (False, CODES["foreignRoot"].advice),

@@ -43,6 +43,7 @@ from ...protocol.api.requests import (
     RunFiles,
     RunMany,
     RunPlan,
+    RunPurge,
     RunRelease,
     RunSimulation,
     RunSpec,
@@ -187,6 +188,13 @@ def run_release(
         "index": index,
     }
     return _post("run-release", _shaped(fields, RunRelease))
+
+
+def run_purge(uid: str, jid: str, serial: int = 0) -> Call:
+    """Raises ClientError("badRequest") for invalid values."""
+    return _post(
+        "run-purge", _shaped({"uid": uid, "computeJid": jid, "computeJobSerial": serial}, RunPurge)
+    )
 
 
 def job_tag(uid: str, jid: str, add: Sequence[str], remove: Sequence[str]) -> Call:

@@ -135,15 +135,15 @@ def origin(url: str) -> httpcore.Origin:
 @functools.lru_cache(64)
 def _head(address: Address) -> list[tuple[bytes, bytes]]:
     """Return the headers of every request to this address."""
-    return _pairs(
-        {
-            "Host": "localhost"
-            if unix_path(address.url)
-            else urlsplit(address.url).netloc.rpartition("@")[2],
-            "Authorization": f"Bearer {address.token}",
-            "Accept": "*/*",
-        }
-    )
+    headers = {
+        "Host": "localhost"
+        if unix_path(address.url)
+        else urlsplit(address.url).netloc.rpartition("@")[2],
+        "Accept": "*/*",
+    }
+    if address.token:  # a login without one begins with an anonymous request
+        headers["Authorization"] = f"Bearer {address.token}"
+    return _pairs(headers)
 
 
 def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

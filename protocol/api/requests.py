@@ -205,6 +205,16 @@ class RunRelease(_Request, frozen=True, kw_only=True):
     index: Index | None = None
 
 
+class RunPurge(_Request, frozen=True, kw_only=True):
+    """Remove the run directory and the output of a run that is over, to free disk space. Its status,
+    exits and history stay. Repeating it is harmless.
+    """
+
+    uid: Uid
+    compute_jid: ComputeJid
+    compute_job_serial: KnownSerial = 0
+
+
 class JobTag(_Request, frozen=True, kw_only=True):
     """Add tags to a job and remove tags from it. The answer names all tags of the job. Repeating it
     is harmless; without tags nothing changes.

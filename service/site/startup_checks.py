@@ -90,29 +90,33 @@ def warnings(settings: Settings) -> Iterator[str]:
 
 def check_server(settings: Settings) -> None:
     """Raise Refusal("unsafe") or Refusal("badConfig") unless a separate front end may start with these settings."""
-    s = settings.server
     if not sign_in_checks.ways(settings):
         raise unsafe(
             "nothing identifies the users of the front end: set server.oidc_issuer, server.pam_service,"
             " server.user_header (of a proxy) or server.user_hook (module:function)"
             " (for development use 'jobscribe up')"
         )
-    found = [*sign_in_checks.problems(settings), *sign_in_checks.secret_problems(settings)]
-    if not is_loopback(s.ip):
-        found.append(
-            unsafe(
-                f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
-            )
-        )
-    if s.supervisor_url is not None and any(map(sends_in_clear, s.supervisor_url.split(","))):
-        found.append(
-            unsafe(
-                f"server.supervisor_url is {s.supervisor_url}: over http to another machine others can read the server"
-                " secret; use https (supervisor.tls_cert there), or an ssh tunnel"
-            )
-        )
+    found = [
+        *sign_in_checks.problems(settings),
+        *sign_in_checks.secret_problems(settings),
+        *front_end_problems(settings),
+    ]
     if found:
         raise found[0] if len(found) == 1 else combined("the configuration", found)
+
+
+def front_end_problems(settings: Settings) -> Iterator[Refusal]:
+    """Yield why a front end would send secrets or pages in clear to other machines."""
+    s = settings.server
+    if not is_loopback(s.ip):
+        yield unsafe(
+            f"server.ip is {s.ip}, but the front end has no TLS: keep it on loopback, behind a proxy with TLS"
+        )
+    if s.supervisor_url is not None and any(map(sends_in_clear, s.supervisor_url.split(","))):
+        yield unsafe(
+            f"server.supervisor_url is {s.supervisor_url}: over http to another machine others can read the server"
+            " secret; use https (supervisor.tls_cert there), or an ssh tunnel"
+        )
 
 
 def _queue_problems(path: str, queues: Queues, settings: Settings) -> Iterator[Refusal]:

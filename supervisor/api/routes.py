@@ -149,6 +149,7 @@ ROUTES = (
     ),
     Route("/api/run-cancel", runs.run_cancel, "control", Subject.BODY, takes=rq.RunCancel),
     Route("/api/run-release", runs.run_release, "control", Subject.BODY, takes=rq.RunRelease),
+    Route("/api/run-purge", runs.run_purge, "control", Subject.BODY, takes=rq.RunPurge),
     Route("/api/job-tag", runs.job_tag, "control", Subject.BODY, takes=rq.JobTag),
     Route("/api/job-tasks", runs.job_tasks, "read", Subject.BODY, takes=rq.JobTasks),
     Route("/api/run-file", app_calls.run_file, "read", Subject.BODY, takes=rq.RunFile, gives=BYTES),

@@ -236,7 +236,11 @@ class DiskUsage:
                 "remove files that are not needed ('jobscribe usage --disk' shows the largest ones)"
             )
         sizes = ", ".join(f"{name} {amount(size)}" for name, size in named[:3])
-        return f"the largest are {sizes}; remove what is not needed, for example: rm -r {self._user_root}/{uid}/{run}"
+        sid = run.rpartition("/")[2]
+        return (
+            f"the largest are {sizes}; remove what is not needed, for example: jobscribe job purge {sid}"
+            f" (on the site's machine also: rm -r {self._user_root}/{uid}/{run})"
+        )
 
 
 def is_simulation(part: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from supervisor_process import UID, SupervisorProcess, req_id, shell, until
+from supervisor_process import UID, SupervisorProcess, jid_of, req_id, shell, until
 
 Make = Callable[..., SupervisorProcess]
 FILE = "limits: {totalCores: 1, coreHours: 1000, diskSoft: 1, diskHard: 3}\n"
@@ -42,6 +42,9 @@ def test_cores_wait_and_a_full_quota_refuses_runs_and_uploads(
         lambda: (reply := site.status(second))["queueState"] == "user_limit" and reply, "it waits"
     )
     assert "may have 1 at a time, 1 runs hold 1, and it needs 1" in said["jobStatusMessage"]
+    active = json.dumps({"uid": UID, "computeJid": jid_of(first)}).encode()
+    busy = site.ask("POST", "/api/run-purge", active)
+    assert (busy.code, busy.json()["code"]) == (409, "conflict")
     gate.touch()
     site.finished(first)
     site.finished(second)
@@ -56,3 +59,12 @@ def test_cores_wait_and_a_full_quota_refuses_runs_and_uploads(
     site.start()
     assert disk(site)["state"] == "hard", "known right after the start"
     refused(site, "POST", "run-simulation", new_run())
+    # its user needs no access to the machine
+    before = site.status(first)
+    for run in (first, second, first):
+        purged = site.post("run-purge", uid=UID, computeJid=jid_of(run))
+        assert purged["state"] == "job_run_purged" and purged["runDir"] is None
+    assert purged["exit"] == before["exit"] and purged["over"]
+    until(lambda: disk(site)["state"] == "ok", "the files are gone")
+    assert not list(site.root.glob(f"agent/*{UID}*/run/*{jid_of(first)}*/*"))
+    assert site.post("run-simulation", **json.loads(new_run()))["computeJid"]

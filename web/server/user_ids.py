@@ -61,6 +61,14 @@ class UserIds:
                 self._uids = self._read()
             return self._uids.get(name)
 
+    def all(self) -> dict[str, str]:
+        """Return the uids of all names, in the order of their first requests. Raises
+        Refusal("storageUnavailable").
+        """
+        with self._lock:
+            self._uids = self._read()
+            return dict(self._uids)
+
     def name(self, uid: str) -> str | None:
         """Return the name of a uid; None if unassigned. Raises Refusal("storageUnavailable")."""
         with self._lock:

@@ -20,6 +20,7 @@ from ....protocol.api.requests import (
     JobTag,
     JobTasks,
     RunCancel,
+    RunPurge,
     RunRelease,
     RunSimulation,
     RunStatusRequest,
@@ -38,6 +39,7 @@ from ...tracing.log_search import lines
 from ...tracing.report import line_items, log_query, trace, with_image_pulls
 from ..transport.request_handler import Handler
 from .event_stream import event_body
+from .run_purge import purge
 from .sign_in import with_sign_in
 
 
@@ -78,6 +80,12 @@ async def run_release(h: Handler) -> Any:
     request: RunRelease = h.parsed(RunRelease)
     h.log_request("runRelease", request, request.compute_jid)
     return await h.runs.release(request)
+
+
+async def run_purge(h: Handler) -> Any:
+    request: RunPurge = h.parsed(RunPurge)
+    h.log_request("runPurge", request, request.compute_jid)
+    return await purge(h.runs, request)
 
 
 async def job_tag(h: Handler) -> Any:

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from ....protocol.api.requests import (
     JobTag,
     RunCancel,
     RunDescription,
+    RunPurge,
     RunSimulation,
     RunSpec,
     RunStatusRequest,
@@ -34,8 +34,8 @@ from ....schema.jobs.description import named_simulation
 from ....schema.openpai.conversion import Converted, convert_configuration, version_of
 from ....schema.openpai.draft import Options
 from ....schema.text import reader
-from ...core.interface.inputs import Purge
 from ...runs.groups import gently
+from ..endpoints.run_purge import purge
 from ..endpoints.submission.job_descriptions import submit
 from ..endpoints.submission.job_texts import container_driver
 from ..transport.request_handler import Handler
@@ -43,7 +43,7 @@ from . import clusters
 
 #: Rows that are read at once; rows that a list examines.
 _PAGE, MOST_ROWS = 500, 50_000
-#: Time that DELETE waits for the end of a job, and of its purge.
+#: Time that DELETE waits for the end of a job.
 _END_SECS = 10.0
 _MODEL = "command"
 _HIDDEN = "******"
@@ -308,23 +308,4 @@ async def deleted(h: Handler, uid: str, name: str) -> None:
         )
         if not reply["over"]:
             raise Refusal("notReady", f"job {name!a} is being stopped; delete it again later")
-    await _purged(h, job.jid, run.serial)
-
-
-async def _purged(h: Handler, jid: str, serial: int) -> None:
-    until = time.monotonic() + _END_SECS
-    with h.runs.watching(jid) as changed:
-        h.runs.engine.tell(Purge(jid, serial, h.runs.now().wall))
-        while True:
-            entry = h.runs.engine.durable(jid)
-            run = None if entry is None else entry.job.run
-            if run is None or run.serial != serial or run.status == PURGED:
-                return
-            changed.clear()
-            try:
-                async with asyncio.timeout(until - time.monotonic()):
-                    await changed.wait()
-            except TimeoutError:
-                raise Refusal(
-                    "forbidden", "runs with the plan of this job are never removed"
-                ) from None
+    await purge(h.runs, RunPurge(uid=uid, compute_jid=job.jid, compute_job_serial=run.serial))

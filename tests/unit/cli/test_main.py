@@ -191,3 +191,15 @@ def test_config_check_finds_what_keeps_a_supervisor_from_starting(
     assert (good.code, good.json()["ok"]) == (0, True)
     monkeypatch.setenv("JOBSCRIBE_LIMITS_GRACE_SECS", "soon")
     assert run("config", "check").code == 1
+    monkeypatch.delenv("JOBSCRIBE_LIMITS_GRACE_SECS")
+    # with a way to sign in, it checks the front end, too
+    sets = [f"supervisor.server_secret_file={secret}", "server.ip=0.0.0.0"]
+    signs_in = ["server.user_header=X-Remote-User", "limits.trusted_peers=127.0.0.1"]
+    for more, code, part in (
+        ([], 0, "a supervisor can start"),
+        (signs_in, 1, "unsafe: server.ip is 0.0.0.0"),
+        ([*signs_in, "server.ip=127.0.0.1"], 0, "a supervisor and a front end can start"),
+    ):
+        words = [word for name in [*sets, *more] for word in ("--set", name)]
+        checked = run("config", "check", *words)
+        assert checked.code == code and part in checked.out + checked.err

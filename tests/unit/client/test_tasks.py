@@ -98,6 +98,17 @@ def test_a_reader_stays_with_the_attempt_and_the_task_of_its_first_bytes(
         assert got + b"".join(p.data for p in parts) == b"of attempt 1"
 
 
+def test_both_clients_purge_a_job(fake: Fake, jid: str) -> None:
+    async def talk() -> str:
+        async with AsyncClient.from_root(fake.root) as client:
+            return (await client.purge(jid)).state
+
+    with Client.from_root(fake.root) as client:
+        assert client.purge(jid, serial=3).state == asyncio.run(talk()) == "job_run_purged"
+    sent = [b["computeJobSerial"] for p, b in fake.requests if p == "run-purge"]
+    assert sent == [3, 0]
+
+
 def test_both_clients_tag_jobs_and_filter_by_tags(fake: Fake, jid: str) -> None:
     async def talk() -> None:
         async with AsyncClient.from_root(fake.root) as client:

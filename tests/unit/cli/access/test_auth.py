@@ -17,6 +17,7 @@ from jobscribe.cli.bundle.local_files import secrets
 from jobscribe.client.api.errors import ClientError
 from jobscribe.client.async_client import AsyncClient
 from jobscribe.client.sync_client import Client
+from jobscribe.web.server.user_ids import UserIds
 
 Fake = Any
 Run = Any
@@ -286,6 +287,29 @@ def test_no_secret_is_sent_over_plain_http_to_another_machine(run: Any, tmp_path
     assert ended.code == 2 and "use https" in ended.err
 
 
+def test_a_name_has_its_uid_before_the_first_sign_in(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "uids.json"
+    named = ("--set", f"server.uid_file={file}")
+    ended = run("auth", "uid", "ann@example.org", *named, "--json")
+    (ann,) = ended.json()["items"]
+    assert ann == {"name": "ann@example.org", "uid": UserIds(file).of("ann@example.org")}
+    bob = UserIds(file).of("bob")
+    listed = run("auth", "uid", *named)
+    assert listed.out.split() == ["NAME", "UID", "ann@example.org", ann["uid"], "bob", bob]
+    before = file.read_bytes()
+    refused = run("auth", "uid", "x", *named[:1], "server.port=1")
+    assert refused.code == 125 and "server.uid_file is not set" in refused.err
+    assert run("auth", "uid", "", *named).code == 125
+    # a file of another unix user would no longer be that user's
+    monkeypatch.setattr(os, "geteuid", lambda: file.stat().st_uid + 1)
+    refused = run("auth", "uid", "carl", *named)
+    assert refused.code == 125 and "run this command as that user" in refused.err
+    assert run("auth", "uid", "bob", *named).out.split()[-1] == bob
+    assert file.read_bytes() == before
+
+
 def test_a_rotation_without_a_supervisor_and_those_that_are_refused(
     run: Any, tmp_path: Path
 ) -> None:
@@ -301,12 +325,17 @@ def test_a_rotation_without_a_supervisor_and_those_that_are_refused(
     listed = run("--root", str(root), "--json", "secret", "list")
     server, metrics = listed.json()["items"]
     assert server["earlier"] == 1 and server["earlierUntil"] > time.time() + 7000
-    assert "first start" in metrics["error"]
+    assert "first start" in metrics["error"] and "--config FILE" in metrics["error"]
     table = run("--root", str(root), "secret", "list")
     assert table.code == 0
+    named = "supervisor.server_secret_file=/srv/none"
+    ended_early = run("--root", str(root), "--json", "secret", "list", "--set", named)
+    missing = ended_early.json()["items"][0]["error"]
+    assert missing == "supervisor.server_secret_file names a file that does not exist"
     for words, part in (
         (("server", "--overlap", "10s"), "at least 60 s"),
         (("metrics",), "at its first start"),
+        (("server", "--overlap", "31d"), "at most 30 d 0 h"),
         ((), "NAME"),
     ):
         refused = run("--root", str(root), "secret", "rotate", *words)

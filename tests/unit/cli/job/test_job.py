@@ -246,6 +246,17 @@ def test_cancel_cancels_with_its_reason(run: Run, jids: list[str], fake: Fake) -
     assert ended.err.count("canceled") == 2
 
 
+def test_a_purge_without_a_terminal_needs_yes(run: Run, jids: list[str], fake: Fake) -> None:
+    ended = run("job", "purge", jids[0])
+    assert ended.code == 2 and jids[0] in ended.err and "--yes" in ended.err
+    assert not any(p == "run-purge" for p, _ in fake.requests)
+    ended = run("job", "purge", jids[0], jids[0], "--yes")
+    assert (ended.code, ended.err) == (0, f"{jids[0]}: its files are removed\n")
+    assert [b["computeJid"] for p, b in fake.requests if p == "run-purge"] == [jids[0]]
+    (item,) = run("--json", "job", "purge", jids[0], "--yes").json()["items"]
+    assert item["state"] == "job_run_purged"
+
+
 def test_wait_exits_with_the_jobs_code(run: Run, jids: list[str], fake: Fake) -> None:
     assert run("job", "wait", jids[0]).code == 3
     threading.Timer(0.1, lambda: fake.end(jids[1], code=None, signal=11)).start()

@@ -589,6 +589,11 @@ class FakeSupervisor:
             raise Refused("notFound", f"there is no job {jid}")
         return jid
 
+    def _run_purge(self, body: dict[str, Any]) -> dict[str, Any]:
+        jid = self._find(body)
+        self.jobs[jid]["state"] = "job_run_purged"
+        return self._status(jid)
+
     def _job_tag(self, body: dict[str, Any]) -> dict[str, Any]:
         jid = self._find(body)
         tags = set(self.jobs[jid].get("tags", ())) | set(body["add"])

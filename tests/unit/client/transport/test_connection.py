@@ -26,7 +26,7 @@ from jobscribe.client.transport.async_connection import AsyncConnection
 from jobscribe.client.transport.connection import Connection
 from jobscribe.client.transport.endpoint import Endpoint
 from jobscribe.client.transport.idle_connections import MAX_IDLE
-from jobscribe.client.transport.messages import FAILURES, unreachable
+from jobscribe.client.transport.messages import FAILURES, Request, encoded, unreachable
 from jobscribe.client.transport.plain_connection import PlainConnection
 from jobscribe.protocol.errors import Refusal
 
@@ -377,3 +377,11 @@ def test_the_address_is_looked_up_again_now_and_then(monkeypatch: pytest.MonkeyP
     endpoint.forget()
     with pytest.raises(ClientError):
         endpoint.located()
+
+
+@pytest.mark.parametrize(("token", "sent"), [("", []), ("t", [b"Bearer t"])])
+def test_a_request_without_a_token_has_no_authorization(token: str, sent: list[bytes]) -> None:
+    """httpcore refuses the header `Bearer` without a value: a login over HTTPS begins without one."""
+    address = Address(url="https://127.0.0.1:1", token=token, uid=UID)
+    asked = encoded(Request("POST", "/api/device-start", body=b"{}"), address, {})
+    assert [value for name, value in asked.headers if name == b"Authorization"] == sent

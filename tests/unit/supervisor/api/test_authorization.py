@@ -563,6 +563,7 @@ OWN = {
     "run-status": {},
     "run-cancel": {"reqId": "request-1"},
     "run-release": {},
+    "run-purge": {},
     "job-tag": {"add": ["a"]},
     "job-tasks": {},
     "job-log": {},

@@ -56,7 +56,8 @@ def test_a_refusal_names_the_numbers_and_what_to_remove() -> None:
     assert refusal.sentence == (
         "the files of user user0001 use 8.5 MiB of 8.0 MiB; the largest are heat/lib 4.0 MiB,"
         " heat/sim00001 3.0 MiB, evidence 1.0 MiB; remove what is not needed,"
-        " for example: rm -r /users/user0001/heat/sim00001"
+        " for example: jobscribe job purge sim00001"
+        " (on the site's machine also: rm -r /users/user0001/heat/sim00001)"
     )
     assert refusal.more["usedBytes"] == int(8.5 * MIB) and refusal.more["hardBytes"] == 8 * MIB
     assert refusal.body()["retry"] is False
