@@ -485,10 +485,12 @@ def test_an_upgrade_and_the_way_back_leave_jobs_alone(server: Machine, job: Job)
     old, new = server.current(), "99.0.0"
     server.sh(f"cp -a /opt/jobscribe/{old} /opt/jobscribe/{new}")
     server.fill(new)
-    version = server.at(f"/opt/jobscribe/{new}").glob(
+    (file,) = server.at(f"/opt/jobscribe/{new}").glob(
         "lib/python3*/site-packages/jobscribe/protocol/version.py"
     )
-    next(version).write_text(f'VERSION = "{new}"\n')
+    changed, count = re.subn(r'(?m)^VERSION = ".*"', f'VERSION = "{new}"', file.read_text())
+    assert count == 1
+    file.write_text(changed)
     swap = "".join(
         line for line in upgrade.splitlines(keepends=True) if not line.startswith("js db backup")
     )
