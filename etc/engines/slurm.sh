@@ -337,6 +337,14 @@ cgroup_away() {  # its processes are gone; what the kernel still clears away tak
     done
 }
 
+started() {  # a controller that ends while the nodes register, which is rare, is started again
+    if ! up_one slurmctld; then
+        cp "$DIR/log/slurmctld.log" "$DIR/log/slurmctld.ended.log" || true
+        (start slurmctld)
+    fi
+    idle
+}
+
 idle() { [[ $(sinfo -hN -p batch -t idle,mix,alloc -o %N | wc -l) == "$NODES" ]]; }
 
 well() {
@@ -347,7 +355,7 @@ well() {
     until_true "$WAIT_SECS" scontrol ping
     bad=$(sinfo -hN -p batch -t down,drain,fail,maint -o %N | sort -u | paste -sd,)
     [[ -z $bad ]] || scontrol update "nodename=$bad" state=resume 2>/dev/null || true
-    until_true "$WAIT_SECS" idle || { sinfo -lN >&2; fail "some nodes do not become idle"; }
+    until_true "$WAIT_SECS" idle || { sinfo -lN >&2 || true; fail "some nodes do not become idle"; }
 }
 
 # ---- accounts
@@ -406,7 +414,7 @@ up() {
     # the controller registers the cluster with accounting
     start slurmctld
     if [[ ! -e $DIR/db/accounts ]]; then all_of accounts slurmds; touch "$DIR/db/accounts"; else slurmds; fi
-    until_true "$WAIT_SECS" idle || { sinfo -lN >&2; tail -n 20 "$DIR"/log/slurmctld.log >&2; fail "some nodes do not start"; }
+    until_true "$WAIT_SECS" started || { sinfo -lN >&2 || true; tail -n 20 "$DIR"/log/slurmctld.log >&2; fail "some nodes do not start"; }
 }
 
 slurmds() {
