@@ -311,7 +311,7 @@ def test_a_stalled_agent_while_ops_are_sent(site: SupervisorProcess) -> None:
                 assert site.submit(other)["state"] == "pending"
             canceled = site.cancel(waiting[0])
             assert canceled["state"] == "canceled", "a cancel is accepted without its agent"
-            assert metrics(site)["hub"]["asked"] == 300
+            until(lambda: metrics(site)["hub"]["asked"] == 300, "the agent is asked by all")
             served(site)
             memory.look()
             answers = [s.recv(4096) for s in asking]  # 10 s, by `outputs.ANSWER_SECS`
