@@ -23,17 +23,6 @@ DEATHS = frozenset(
         "test_why_docker.py",
     }
 )
-#: Files of the cluster that have one of their own: a third of the time of all.
-SIGN_INS = frozenset(
-    {
-        "test_front_real.py",
-        "test_sign_in_real.py",
-        "test_signed_in.py",
-        "test_sirepo_rows.py",
-        "test_slurm_page.py",
-        "test_slurm_secrets.py",
-    }
-)
 
 from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
 from supervisor_fork_server import MODULES
@@ -65,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute tests over xdist workers, in the order of the command line. The tests of the
-    Docker hosts are two groups, each with hosts of its own, and so are those of the cluster.
+    Docker hosts are two groups, each with hosts of its own; those of the cluster are one group.
     Every other file is a group.
     """
     if config.getvalue("dist") != "loadgroup":
@@ -81,7 +70,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if folder == "docker":
                 return "docker, deaths" if name.strip("/") in DEATHS else "docker"
             if folder == "slurm" and name.strip("/") != "test_trial.py":  # it has its own cluster
-                return "slurm, sign-ins" if name.strip("/") in SIGN_INS else "slurm"
+                return "slurm"
             return file
 
     return ByEngine(config, log)
