@@ -1,5 +1,5 @@
 """The version of this package. setup.py reads it as text; the versions of the wire protocol are in
-`protocol/wire/versions`. And the variable with the version of an app.
+`protocol/wire/versions`. The module also names the variable that carries the version of an app.
 """
 
 VERSION = "0.2.0"

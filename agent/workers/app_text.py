@@ -1,5 +1,5 @@
-"""What job commands and workers share about an app's values: the name of a stored result, and texts
-of the app in messages. No imports, because each job command loads this module.
+"""Texts of apps for job commands and workers: the name of the file with a stored result, and text of
+the app in messages. No imports, because each job command loads this module.
 """
 
 #: Name of the file with a sequential model's result in the run directory.

@@ -55,7 +55,7 @@ class Program:
 
 
 class Setting:
-    """What a process has besides its program.
+    """The settings of a new process.
 
     descriptors: (descriptor here, descriptor in the process). umask; core: the limit of core dumps
     in bytes. oom_score: least score of the out-of-memory killer. ignored: signals that this process
