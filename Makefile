@@ -11,14 +11,9 @@ SEED ?= 0
 # BENCH_ARGS: arguments for tests/bench/run.py.
 BENCH_ARGS ?=
 # pure: folders with tests for `make check`.
-# fast: tests without engines, which compute more than they wait; four processes share their files,
-# those that take longest first.
-# real: tests that wait for engines, sites and deadlines more than they compute, the longest first;
-# tests/docker/conftest.py groups them. browsers: apart, because a browser reloads pages when Docker
-# adds a network interface. alone: tests that need a certain pid.
-fast = $(addprefix tests/,simulation packaging contracts unit architecture)
-real = $(addprefix tests/,docker slurm systemd chaos web site integration examples)
-browsers = $(addprefix tests/,web/test_page_apps_shown.py web/test_page_apps.py web/test_page_jobs.py web/test_page_job_parts.py web/test_page_shell.py web/test_page_submit.py web/test_page_account.py web/test_page_operations.py web/test_page_clusters.py examples/test_flask_site.py)
+# all: every test, those that wait for engines, sites and deadlines first, and those that only compute last.
+# tests/support/worker_groups.py distributes them over six processes. alone: tests that need a certain pid.
+all = $(addprefix tests/,docker slurm systemd chaos web site integration examples simulation packaging contracts unit architecture)
 alone = tests/chaos/test_kill_others.py
 pure = $(addprefix tests/,unit architecture contracts simulation)
 python = .venv/bin/python
@@ -75,7 +70,7 @@ engines: venv
 
 # Compiles all tests once. In a fresh clone, each pytest process of `make test` would do it.
 collected: venv
-	@$(python) -m pytest --collect-only --quiet $(fast) $(real) >/dev/null
+	@$(python) -m pytest --collect-only --quiet $(all) >/dev/null
 
 test: venv engines
 ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
@@ -83,12 +78,10 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
 	export TEST_MEMORY="$$(etc/test_tmp.sh)"; \
-	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(fast) $(PYTEST_ARGS); fast=$$?; \
-	$(python) -m pytest -n 6 --dist loadgroup $(real) $(addprefix --ignore=,$(browsers) $(alone)) $(PYTEST_ARGS); real=$$?; \
-	$(python) -m pytest -n 3 --dist loadfile $(browsers) $(PYTEST_ARGS); browsers=$$?; \
+	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 6 --dist loadgroup $(all) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); all=$$?; \
 	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
 	$(python) tests/support/rerun_count.py $(reruns); reruns=$$?; \
-	[ "$$fast$$real$$browsers$$alone$$reruns" = 00000 ]
+	[ "$$all$$alone$$reruns" = 000 ]
 endif
 
 lint: venv

@@ -77,6 +77,17 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput[IDLE] = (idle.path, idle.pid)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute the tests of `--dist loadgroup` (see `worker_groups`)."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from worker_groups import WorkerGroups
+
+    config.option.loadscopereorder = False  # in the order of the command line
+    return WorkerGroups(config, log)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Keep workers from reporting repeats over a socket. Reports take two round trips per test,
     each with a delayed acknowledgement (19 s in 1,900 tests).

@@ -342,7 +342,21 @@ started() {  # a controller that ends while the nodes register, which is rare, i
         cp "$DIR/log/slurmctld.log" "$DIR/log/slurmctld.ended.log" || true
         (start slurmctld)
     fi
-    idle
+    idle && known
+}
+
+known() {  # does the controller know all users? It is told of each once, misses that if it is busy, and reads all of them when it starts
+    until_true 5 knows_all && return
+    cp "$DIR/log/slurmctld.log" "$DIR/log/slurmctld.unknown.log" || true
+    (end slurmctld; start slurmctld)
+    until_true 5 knows_all
+}
+
+knows_all() {
+    local who users
+    ((ENFORCE == 1)) || return 0
+    users=$(scontrol show assoc_mgr flags=users)
+    for who in root $PEOPLE; do [[ $users == *"UserName=${who%%:*}($(id -u "${who%%:*}"))"* ]] || return 1; done
 }
 
 idle() { [[ $(sinfo -hN -p batch -t idle,mix,alloc -o %N | wc -l) == "$NODES" ]]; }
@@ -356,6 +370,7 @@ well() {
     bad=$(sinfo -hN -p batch -t down,drain,fail,maint -o %N | sort -u | paste -sd,)
     [[ -z $bad ]] || scontrol update "nodename=$bad" state=resume 2>/dev/null || true
     until_true "$WAIT_SECS" idle || { sinfo -lN >&2 || true; fail "some nodes do not become idle"; }
+    until_true "$WAIT_SECS" known || fail "Slurm's controller does not know all users"
 }
 
 # ---- accounts
@@ -414,7 +429,7 @@ up() {
     # the controller registers the cluster with accounting
     start slurmctld
     if [[ ! -e $DIR/db/accounts ]]; then all_of accounts slurmds; touch "$DIR/db/accounts"; else slurmds; fi
-    until_true "$WAIT_SECS" started || { sinfo -lN >&2 || true; tail -n 20 "$DIR"/log/slurmctld.log >&2; fail "some nodes do not start"; }
+    until_true "$WAIT_SECS" started || { sinfo -lN >&2 || true; tail -n 20 "$DIR"/log/slurmctld.log >&2; fail "some nodes do not start, or its controller does not know all users"; }
 }
 
 slurmds() {

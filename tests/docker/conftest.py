@@ -11,18 +11,6 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).resolve().parent
-#: Files that run beside the others of this folder, on other hosts: about half of the time of all.
-DEATHS = frozenset(
-    {
-        "test_cancels.py",
-        "test_cut_off.py",
-        "test_daemon.py",
-        "test_deaths.py",
-        "test_gangs.py",
-        "test_many.py",
-        "test_why_docker.py",
-    }
-)
 
 from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
 from supervisor_fork_server import MODULES
@@ -50,30 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Distribute tests over xdist workers, in the order of the command line. The tests of the
-    Docker hosts are two groups, each with hosts of its own; those of the cluster are one group.
-    Every other file is a group.
-    """
-    if config.getvalue("dist") != "loadgroup":
-        return None
-    from xdist.scheduler import LoadScopeScheduling
-
-    config.option.loadscopereorder = False  # the engines' groups take longest
-
-    class ByEngine(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            _, folder, name = f"{file}//".split("/", 2)
-            if folder == "docker":
-                return "docker, deaths" if name.strip("/") in DEATHS else "docker"
-            if folder == "slurm" and name.strip("/") != "test_trial.py":  # it has its own cluster
-                return "slurm"
-            return file
-
-    return ByEngine(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
