@@ -38,6 +38,8 @@ SOAK = os.environ.get("SOAK") == "1"
 #: Repeats per test and per process. One more than a whole run allows: the run has failed then.
 REPEATS, AT_MOST = 2, rerun_count.AT_MOST + 1
 CALM_SECS, WAIT_SECS = 3.0, 60.0
+#: Whether this process has run a test that uses processes.
+_mixed = pytest.StashKey[bool]()
 _began, _failed, _timeout = (
     pytest.StashKey[scheduling_noise.Moment](),
     pytest.StashKey[str](),
@@ -154,10 +156,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if not _uses_processes(item):
         _guard.watch(item.nodeid)
         return
+    item.session.stash[_mixed] = True
     _guard.watch("")
     scheduling_noise.floor()
     item.stash[_began], item.stash[_failed] = scheduling_noise.now(), ""
     _file(item).stash.setdefault(_began, item.stash[_began])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The last test of a process also ends what earlier ones have shared: hosts, a cluster."""
+    if nextitem is None and item.session.stash.get(_mixed, False):
+        _guard.watch("")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -94,7 +94,9 @@ class BatchController:
         self._on_cluster_status = on_cluster_status
         self._cluster_status: ClusterStatus | None = None
         self._ledger = BatchLedger(str(folder), log)
-        self._preparation = Preparation(self._ledger, cluster, deployment, apps, log)
+        self._preparation = Preparation(
+            self._ledger, cluster, deployment, apps, log, run_dirs=run_dirs
+        )
         self._stopper = BatchStopper(
             cluster, self._ledger, self._run, log, lambda job: self._poll_loop.query_soon(job)
         )

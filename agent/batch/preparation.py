@@ -50,6 +50,8 @@ class LaunchRequest(NamedTuple):
 
 
 class Preparation:
+    """run_dirs: report the run directory of each job, because the supervisor does not know it."""
+
     def __init__(
         self,
         ledger: BatchLedger,
@@ -57,9 +59,11 @@ class Preparation:
         deployment: str,
         apps: tuple[str, ...],
         log: Log,
+        *,
+        run_dirs: bool = False,
     ) -> None:
         self._ledger, self._cluster, self._deployment, self.apps = ledger, cluster, deployment, apps
-        self._log = log
+        self._log, self._run_dirs = log, run_dirs
 
     def job(self, launch: LaunchRequest) -> BatchJob:
         """Return the batch job, which exists only in memory so far."""
@@ -79,6 +83,8 @@ class Preparation:
             cluster=self._cluster.name,
             partition=request.partition or "",
             account=request.account or "",
+            # the script may say that it runs before Slurm was asked once
+            run_dir=tasks[0].run_dir if self._run_dirs else "",
         )
         first_token = tasks[0].token
         job = BatchJob(

@@ -157,10 +157,13 @@ class Keeper:
 
     def wake(self) -> None:
         """Wait for a job's long sleep to begin, and end it."""
+        sleeping = self.wait_for_sleep()
+        self._woken.add(sleeping.pid)
+        sleeping.kill()
+
+    def wait_for_sleep(self) -> psutil.Process:
         # a sleep that was just killed may stay visible for a moment
-        sleeping = until(lambda: [p for p in self.sleepers() if p.pid not in self._woken])
-        self._woken.add(sleeping[0].pid)
-        sleeping[0].kill()
+        return until(lambda: [p for p in self.sleepers() if p.pid not in self._woken])[0]  # type: ignore[no-any-return]
 
     def sleepers(self) -> list[psutil.Process]:
         """Return the processes of `naps` that are `sleep` commands."""

@@ -777,10 +777,10 @@ async def test_a_scheduler_that_is_away_is_no_end(batch_site: Ground) -> None:
     assert one.batch.unknown_since is None and batch_site.starts() == [str(later)]  # type: ignore[union-attr]
 
 
-async def test_its_nodes_are_known_from_its_script_before_slurm_tells_them(
+async def test_its_nodes_and_run_directory_are_known_from_its_script_before_slurm_tells_them(
     batch_site: Ground,
 ) -> None:
-    batch = await batch_site.agent()
+    batch = await batch_site.agent(run_dirs=True)
     batch_site.slurm.hold = True
     token = batch_site.token()
     batch.launch(token, batch_site.spec("sleep 60"))
@@ -791,7 +791,9 @@ async def test_its_nodes_are_known_from_its_script_before_slurm_tells_them(
     batch_site.slurm.down = batch_site.slurm.accounting_down = True
     batch_site.slurm.begin(job)
     await batch_site.running(token)
-    assert batch_site.of(token)[-1].batch.nodes == "n1"  # type: ignore[union-attr]
+    state = batch_site.of(token)[-1].batch
+    assert state is not None
+    assert (state.nodes, state.run_dir) == ("n1", str(batch_site.root / "run"))
     batch_site.slurm.down = batch_site.slurm.accounting_down = False
     batch.stop(token, "cancel", 0.1)
     await batch_site.ended(token)
