@@ -171,4 +171,10 @@ class QuickRequests:
         self._entry.answering()
         self._answered = asyncio.get_running_loop().create_future()
         self.stream.set_close_callback(lambda: self._closed(taken))
-        taken.received(body)
+        # The loop calls readers before timers. In the next round, after this process was stopped, the
+        # heartbeat monitor has closed its connections, and no answer relies on agents that may be gone.
+        asyncio.get_running_loop().call_soon(self._act, taken, body)
+
+    def _act(self, taken: Taken, body: bytes) -> None:
+        if self._answered is not None:  # the connection was not closed
+            taken.received(body)

@@ -5,6 +5,7 @@ sure, behind Tornado's HTTP connection and before it.
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -329,6 +330,22 @@ def test_a_plain_head_is_read_as_tornado_reads_it() -> None:
     head = parsed(HEAD)
     assert head is not None and (head.line.path, head.size) == ("/api/quick", 2)
     assert sorted(head.headers.get_all()) == [("A", "b c"), ("Content-Length", "2"), ("Host", "x")]
+
+
+async def test_after_a_suspension_timers_that_are_due_run_before_a_request(site: Site) -> None:
+    """The heartbeat monitor is one: no answer relies on agents that may be gone."""
+    order: list[str] = []
+    site.action = lambda h: order.append("request") or b"[1]"
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.port)
+    await sent(writer, request())
+    assert await answer(reader) == (200, b"[1]")
+    order.clear()
+    asyncio.get_running_loop().call_later(0.01, order.append, "timer")
+    writer.write(request())
+    time.sleep(0.05)  # noqa: ASYNC251 - the loop is suspended
+    assert await answer(reader) == (200, b"[1]")
+    assert order == ["timer", "request"]
+    writer.close()
 
 
 @pytest.mark.parametrize(
