@@ -7,6 +7,7 @@ all of them. Every figure is the median of the repeats. Peers run in an environm
 """
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -17,6 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from fresh_disk import fresh_disk
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE.parents[1] / "build" / "bench-peers"
@@ -77,25 +80,27 @@ def measures(plan: dict[str, Any]) -> list[Measure]:
     ]
 
 
-def take_turn(name: str, plan: dict[str, Any]) -> dict[str, Any] | str:
-    """Return the results of one turn, or the reason why there are none."""
+def take_turn(name: str, plan: dict[str, Any], *, fresh: bool) -> dict[str, Any] | str:
+    """Return the results of one turn, or the reason why there are none. fresh: on a new disk."""
     python = Path(sys.executable) if name in OWN else PEERS / "bin" / "python"
     if not python.exists():
         return f"{PEERS} is missing: run etc/engines/peers.sh install"
     path = f"{HERE}:" + os.environ.get("PYTHONPATH", "") if name in OWN else ""
-    process = subprocess.Popen(
-        [python, HERE / "peers" / "turn.py", name, json.dumps(plan)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    try:
-        said, errors = process.communicate(timeout=TURN_SECS)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)  # it ends its processes
-        process.communicate()
-        return f"no result within {TURN_SECS} s"
+    with contextlib.ExitStack() as after:
+        place = {"TMPDIR": str(after.enter_context(fresh_disk()))} if fresh else {}
+        process = subprocess.Popen(
+            [python, HERE / "peers" / "turn.py", name, json.dumps(plan)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **place, "PYTHONPATH": path},
+        )
+        try:
+            said, errors = process.communicate(timeout=TURN_SECS)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # it ends its processes
+            process.communicate()
+            return f"no result within {TURN_SECS} s"
     if not said:
         return (errors.strip().splitlines() or [f"exit code {process.returncode}"])[-1]
     result: dict[str, Any] = json.loads(said)
@@ -103,7 +108,7 @@ def take_turn(name: str, plan: dict[str, Any]) -> dict[str, Any] | str:
 
 
 def take_turns(
-    names: Sequence[str], plan: dict[str, Any], repeats: int
+    names: Sequence[str], plan: dict[str, Any], repeats: int, *, fresh: bool
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     """Return the results of each contestant, and the reasons of contestants without a result."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
@@ -111,7 +116,7 @@ def take_turns(
     for repeat in range(repeats):
         for name in [n for n in names if n not in failed]:
             began = time.perf_counter()
-            result = take_turn(name, plan)
+            result = take_turn(name, plan, fresh=fresh)
             if isinstance(result, str):
                 failed[name] = f"{result} (repeat {repeat + 1})"
             else:
@@ -182,6 +187,9 @@ def arguments() -> argparse.Namespace:
         "--only", help=f"some contestants of {', '.join(ACKNOWLEDGES)}", metavar="NAME,NAME"
     )
     parser.add_argument("--quick", action="store_true", help="1 repeat, bulk of 300")
+    parser.add_argument(
+        "--fresh-disk", action="store_true", help="each turn on a new ext4 with a journal (root)"
+    )
     parser.add_argument("--json", type=Path, help="write all results to a file", metavar="FILE")
     given = parser.parse_args()
     given.only = given.only.split(",") if given.only else list(ACKNOWLEDGES)
@@ -199,9 +207,10 @@ def main() -> None:
     }
     if given.quick:
         given.repeats, plan = 1, {"sizes": [300], "single": 300, "latencies": 50}
-    head = f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, 2 slots, `/bin/true`, median of {given.repeats}"
+    where = ", a new ext4 for each turn" if given.fresh_disk else ""
+    head = f"{os.cpu_count()} cores, Python {sys.version.split()[0]}, 2 slots, `/bin/true`, median of {given.repeats}{where}"
     load = os.getloadavg()[0]
-    results, failed = take_turns(given.only, plan, given.repeats)
+    results, failed = take_turns(given.only, plan, given.repeats, fresh=given.fresh_disk)
     print(f"{head}, load {load:.1f} before and {os.getloadavg()[0]:.1f} after.")
     print(
         "Ratios are speed to the reference of a goal: 1 or more meets it. CPU and memory are those of"
