@@ -25,6 +25,7 @@ from ..host.log_drivers import LogDrivers
 from ..images.image_store import ImageStore
 from .container_reaper import ContainerReaper
 from .relay_container import Relay
+from .repeated_start import start
 
 #: File in which agents in containers read the supervisor's address; the relay writes it.
 ADDRESS_FILE = f"{specifications.LINKS}/agents.json"
@@ -132,8 +133,12 @@ class ContainerStarter:
         log("{} running: {}", driver, specifications.docker_run(creation, self._engine.host))
         line = json.dumps(self._configuration(spec)).encode() + b"\n"
         try:
-            await self._engine.call(
-                f"start {creation.name}", lambda c: _start_with_input(c, container_id, line)
+            await start(
+                self._engine,
+                creation.name,
+                container_id,
+                log,
+                lambda c: _start_with_input(c, container_id, line),
             )
         except EngineError as e:
             if e.code in ("refused", "notFound", "conflict"):  # after any other error it may run

@@ -19,6 +19,7 @@ from ..host.container_calls import inspect, remove
 from ..host.engine import EngineError, HostEngine
 from ..host.log_drivers import LogDrivers
 from ..images.image_store import ImageStore
+from .repeated_start import start
 
 Address = Callable[[], Mapping[str, Any]]
 _PORTS = {"ws": 80, "wss": 443}
@@ -131,7 +132,7 @@ class Relay:
         )
         try:
             self._log("running: {}", specifications.docker_run(creation, self._engine.host))
-            await self._engine.call(f"start {creation.name}", lambda c: c.start(created["Id"]))
+            await start(self._engine, creation.name, created["Id"], self._log)
         except EngineError:
             await remove(self._engine, created["Id"], force=True)
             raise

@@ -384,12 +384,33 @@ async def test_a_start_that_the_engine_refuses_leaves_nothing(house: House) -> N
         "POST /containers/[^/]+/start",
         "fail",
         said="OCI runtime create failed: no such file",
-        times=1,
+        times=2,
     )
     with pytest.raises(Refusal, match=r"agentUnavailable: host a.*OCI runtime create failed"):
         await driver.start(spec())
     assert house.agents() == {"srj-p-User0001": "running"}
     assert (await driver.start(spec()))["name"] == NAME
+
+
+RUNTIME = "OCI runtime create failed: error during container init: error running hook #0"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_a_start_whose_runtime_fails_is_repeated_once(house: House, times: int) -> None:
+    driver = house.driver()
+    await driver.start(spec(AgentKey("docker", "parallel", "User0001", "a")))
+    house.fake.trouble("POST /containers/[^/]+/start", "fail", said=RUNTIME, times=times)
+    if times == 1:
+        assert (await driver.start(spec()))["name"] == NAME and house.agents()[NAME] == "running"
+    else:
+        with pytest.raises(Refusal, match="error running hook"):
+            await driver.start(spec())
+        assert NAME not in house.agents()
+
+
+async def test_a_relay_whose_runtime_fails_is_started_again(house: House) -> None:
+    house.fake.trouble("POST /containers/[^/]+/start", "fail", said=RUNTIME, times=1)
+    assert (await house.driver().start(spec()))["name"] == NAME
 
 
 async def test_a_start_whose_outcome_nobody_heard_of_is_found_by_the_next(house: House) -> None:
