@@ -2,6 +2,8 @@
 output is capped, and the dropped amount is reported.
 """
 
+from pathlib import Path
+
 import pytest
 from flooding import OTHER, Memory, metrics, p99, polled, served, shell
 from loop_lag import check_lag
@@ -25,18 +27,23 @@ def site(make_site) -> SupervisorProcess:
 
 
 @pytest.mark.timeout(600)
-def test_eight_jobs_of_yes(site: SupervisorProcess) -> None:
+def test_eight_jobs_of_yes(site: SupervisorProcess, tmp_path: Path) -> None:
     """G15. Latency is compared with the same requests before the flood, in the same test run."""
     known = spec(["/bin/true"], OTHER)
     site.finished(known)
     site.finished(spec(["/bin/true"]))
     quiet = p99(polled(site, known, 1.5))
     memory = Memory(supervisor=site.pid, agent=site.agent_pid())
-    runs = [shell(f"echo FIRST; exec timeout {SECS} yes {n}") for n in range(FLOODERS)]
+    go = tmp_path / "go"
+    runs = [
+        shell(f"echo FIRST; until [ -e {go} ]; do sleep 0.05; done; exec timeout {SECS} yes {n}")
+        for n in range(FLOODERS)
+    ]
     for run in runs:
         site.submit(run)
     for run in runs:
         site.running(run)
+    go.touch()
     flooded = p99(polled(site, known, SECS, memory.look))
     served(site)
     ended = [site.wait(run, 60 + SECS) for run in runs]

@@ -24,6 +24,8 @@ from jobscribe.client.sync_client import Client
 TRUE_SECS = END_SECS = 5
 #: Requests that a connection has sent when the supervisor begins to stop. They fit into its buffers.
 REQUESTS = 100
+#: A supervisor may end as soon as it has answered the first of them, which it had accepted: number of tries.
+TRIES = 5
 
 APP = """
 import time
@@ -59,37 +61,48 @@ def test_told_to_stop_it_drains(
         args={},
     )
 
-    open_ends = _open_ends(site)
-    poll = Poll(site, running)
-    kept = site.connection(10)
-    kept.request("GET", "/livez")
-    kept.getresponse().read()
     with Load(site, oracle, f"drain/{who}") as load:
         until(lambda: load.answered > 20, "there is load")
-        begun = time.monotonic()
-        assert site.process is not None
-        # its connection has requests when it begins to stop, however little time the test gets
-        site.process.send_signal(signal.SIGSTOP)
-        _send_requests(kept, site.token)
-        site.process.send_signal(signal.SIGTERM)
-        site.process.send_signal(signal.SIGCONT)
-        said = _answers(kept)
-        code = site.process.wait(END_SECS * ROOM)
-        took = time.monotonic() - begun
-        site.stop()
-        assert oracle.alive(running)
-        _check_retryable(poll)
-        for end in (*open_ends, kept):
-            end.close()
-        site.start()
-        until(lambda: oracle.status(running)["known"], "it is known again", TRUE_SECS * ROOM)
-    print(f"exit code {code} after {took:.1f} s; meanwhile: {said}")
-    assert code == 0 and said.get("draining", 0) > 0
+        for _ in range(TRIES):
+            said = _drained(site, running)
+            assert oracle.alive(running)
+            site.start()
+            until(lambda: oracle.status(running)["known"], "it is known again", TRUE_SECS * ROOM)
+            if "draining" in said:
+                break
+    assert said.get("draining", 0) > 0
     assert oracle.status(running)["state"] == "running"
     let_all_go(site, oracle, "gate", [running])
     assert "Traceback" not in site.log()
     check_books(site)
     oracle.check()
+
+
+def _drained(site: SupervisorProcess, running: dict[str, Any]) -> dict[str, int]:
+    """Stop the supervisor while it has requests of all kinds. Return how often each answer came to
+    those that one connection had sent before.
+    """
+    open_ends = _open_ends(site)
+    poll = Poll(site, running)
+    kept = site.connection(10)
+    kept.request("GET", "/livez")
+    kept.getresponse().read()
+    begun = time.monotonic()
+    assert site.process is not None
+    # its connection has requests when it begins to stop, however little time the test gets
+    site.process.send_signal(signal.SIGSTOP)
+    _send_requests(kept, site.token)
+    site.process.send_signal(signal.SIGTERM)
+    site.process.send_signal(signal.SIGCONT)
+    said = _answers(kept)
+    code = site.process.wait(END_SECS * ROOM)
+    print(f"exit code {code} after {time.monotonic() - begun:.1f} s; meanwhile: {said}")
+    assert code == 0
+    site.stop()
+    _check_retryable(poll)
+    for end in (*open_ends, kept):
+        end.close()
+    return said
 
 
 def _open_ends(
