@@ -38,8 +38,10 @@ _PATH = Path(jobscribe.__file__).parent / ".types"
 _numbers = itertools.count(1)
 
 
-def until(condition: Callable[[], Any], secs: float = 10.0) -> Any:
-    """Return the first true value of `condition`; fail the test after `secs` seconds."""
+def until(condition: Callable[[], Any], secs: float = 50.0) -> Any:
+    """Return the first true value of `condition`; fail the test after `secs` seconds. Jobs compute at
+    a low priority, and beside other tests get a tenth of a processor.
+    """
     deadline = time.monotonic() + secs
     while True:
         value = condition()
