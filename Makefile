@@ -79,7 +79,7 @@ else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
 	export TEST_MEMORY="$$(etc/test_tmp.sh)"; \
 	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 6 --dist loadgroup $(all) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); all=$$?; \
-	$(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
+	TMPDIR=$$TEST_MEMORY $(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
 	$(python) tests/support/rerun_count.py $(reruns); reruns=$$?; \
 	[ "$$all$$alone$$reruns" = 000 ]
 endif

@@ -178,6 +178,7 @@ def _check_attempts(own: list[dict[str, Any]]) -> None:
             step
             for step in (
                 "TaskPlaced",
+                "TaskSlotGranted",
                 "TaskSubmitted",
                 "TaskStarted",
                 "TaskExited",
