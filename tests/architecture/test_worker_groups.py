@@ -1,4 +1,4 @@
-"""How a whole run is distributed over workers (tests/support/worker_groups.py)."""
+"""The distribution of tests over workers (tests/support/worker_groups.py)."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -20,29 +20,23 @@ DOCKER_DEATHS = frozenset(
         "test_why_docker.py",
     }
 )
-#: Files whose tests use a browser all the time, and how many of them run at once.
-BROWSERS, BROWSERS_AT_ONCE = (
-    frozenset(
-        {
-            "tests/examples/test_flask_site.py",
-            *(
-                f"tests/web/test_page_{name}.py"
-                for name in (
-                    "account",
-                    "apps",
-                    "apps_shown",
-                    "clusters",
-                    "job_parts",
-                    "jobs",
-                    "operations",
-                    "shell",
-                    "submit",
-                )
-            ),
-        }
-    ),
-    3,
+#: Files whose tests use a browser all the time.
+BROWSERS = frozenset(
+    {
+        "tests/examples/test_flask_site.py",
+        "tests/web/test_page_account.py",
+        "tests/web/test_page_apps.py",
+        "tests/web/test_page_apps_shown.py",
+        "tests/web/test_page_clusters.py",
+        "tests/web/test_page_job_parts.py",
+        "tests/web/test_page_jobs.py",
+        "tests/web/test_page_operations.py",
+        "tests/web/test_page_shell.py",
+        "tests/web/test_page_submit.py",
+    }
 )
+#: How many of them run at once.
+BROWSERS_AT_ONCE = 3
 
 
 def group(nodeid: str) -> str:
@@ -73,6 +67,7 @@ class WorkerGroups(LoadScopeScheduling):
         return {nodeid: n for n, nodeid in enumerate(self.collection or ())}
 
     def _assign_work_unit(self, node: Any) -> None:
+        # A worker keeps its last test until it gets more, so if all must wait, it gets the first.
         scope = next(
             (each for each in self.workqueue if not self._must_wait(each)),
             next(iter(self.workqueue)),

@@ -1,4 +1,4 @@
-"""Starts a container that its driver has created, a second time if the host was too busy."""
+"""Starts a created container, a second time if the OCI runtime failed, as it does on a busy host."""
 
 from collections.abc import Callable
 from typing import Any

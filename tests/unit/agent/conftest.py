@@ -164,6 +164,7 @@ class Keeper:
         sleeping.kill()
 
     def wait_for_sleep(self) -> psutil.Process:
+        """Wait for a job's long sleep to begin, and return its process."""
         # a sleep that was just killed may stay visible for a moment
         return until(lambda: [p for p in self.sleepers() if p.pid not in self._woken])[0]  # type: ignore[no-any-return]
 
