@@ -209,7 +209,7 @@ def _compute(
             streamer.join()
         took = "" if state.elapsed_time is None else f" after {duration(state.elapsed_time)}"
         screen.message(f"{job.jid} {state.sentence()}{took}")
-        failing.wait()
+        _wait_for_records(root, {job.jid: state.state, failing.jid: failing.wait().state})
         _print_paths(s, root, computation, job, state, {"page": address, "failed": failing.jid})
         return state.shell_code
 
@@ -228,8 +228,19 @@ def _stream(
     )
 
 
+def _record(root: Path, jid: str) -> Path:
+    return root / "supervisor-job" / f"{jid}.json"
+
+
+def _wait_for_records(root: Path, statuses: dict[str, str]) -> None:
+    """Wait until the records show these final statuses of the runs, at most RECORD_SECS."""
+    deadline = time.monotonic() + RECORD_SECS
+    for jid, status in statuses.items():
+        while not _has_status(_record(root, jid), status) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
 def _has_status(record: Path, status: str) -> bool:
-    """Return whether the record shows the final status of the run."""
     try:
         return bool(json.loads(record.read_bytes())["status"] == status)
     except FileNotFoundError:
@@ -247,14 +258,10 @@ def _print_paths(
     """Print the paths of result, record, logs and events, and the job's history. others: values of
     the JSON form alone.
     """
-    record = root / "supervisor-job" / f"{job.jid}.json"
-    deadline = time.monotonic() + RECORD_SECS
-    while not _has_status(record, state.state) and time.monotonic() < deadline:
-        time.sleep(0.05)
     story, logs = job.story(), job.why().get("logs") or []
     paths = {
         "result": os.path.join(state.run_dir or "", computation.result),
-        "record": str(record),
+        "record": str(_record(root, job.jid)),
         "output": [str(path) for path in logs],
         "log": str(root / "log" / "supervisor.log"),
         "events": str(root / "db" / "events.sqlite"),
