@@ -22,9 +22,9 @@ async def inspect(engine: HostEngine, name_or_id: str) -> dict[str, Any] | None:
     return container
 
 
-async def remove(engine: HostEngine, id_: str, *, force: bool = False) -> None:
-    """Remove a container with its anonymous volumes. A container that is gone or being removed is
-    no error.
+async def remove(engine: HostEngine, id_: str, *, force: bool = False) -> bool:
+    """Remove a container with its anonymous volumes. Return False while another call removes it.
+    Raises EngineError, but not for a container that is gone.
     """
     try:
         await engine.call(
@@ -33,3 +33,5 @@ async def remove(engine: HostEngine, id_: str, *, force: bool = False) -> None:
     except EngineError as e:
         if e.code not in ("notFound", "conflict"):
             raise
+        return e.code == "notFound"
+    return True

@@ -220,10 +220,12 @@ class TaskPollLoop:
         if token not in place.kept:
             return  # removed meanwhile
         _, container = place.kept[token]
+        engine = self._driver.engines[place.key.host]
         try:
-            if container is not None:
-                await remove(self._driver.engines[place.key.host], container, force=True)
+            removed = container is None or await remove(engine, container, force=True)
         except EngineError:
+            removed = False
+        if not removed:
             return  # the next sweep tries again
         await asyncio.to_thread(place.files.remove_entry, token)
         place.kept.pop(token, None)
@@ -247,8 +249,8 @@ class TaskPollLoop:
                 continue
             files = ContainerLedger(str(self._driver.root / "agent" / str(key)))
             until = await asyncio.to_thread(files.settled_until, token)
-            if until is not None and until <= time.time() and key not in self._places:
-                await remove(engine, summary["Id"], force=True)
+            due = until is not None and until <= time.time() and key not in self._places
+            if due and await remove(engine, summary["Id"], force=True):
                 await asyncio.to_thread(files.remove_entry, token)
 
     async def _sweep_networks(self, engine: HostEngine) -> None:

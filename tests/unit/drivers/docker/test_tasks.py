@@ -829,6 +829,21 @@ async def test_one_that_is_kept_to_be_looked_at_goes_when_it_is_released_also_af
     )
 
 
+async def test_an_entry_stays_until_its_container_is_gone(life: Life, fake: FakeDocker) -> None:
+    token = life.launch()
+    await life.reported(token, "running")
+    end(fake, life, token)
+    await life.end_of(token)
+    said = "removal of container x is already in progress"
+    fake.trouble("DELETE /containers", "fail", times=1, status=409, said=said)
+    life.tasks.settle(KEY, (token,))
+    await life.until(lambda: fake.called("DELETE /containers"), "the first removal is refused")
+    await life.until(
+        lambda: life.tasks.on_sync("a") or not life.ledger(token).exists(), "it is removed"
+    )
+    assert not fake.containers
+
+
 async def test_its_words_memory_and_output_are_in_the_exit(life: Life, fake: FakeDocker) -> None:
     token = life.launch()
     await life.reported(token, "running")
