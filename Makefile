@@ -12,9 +12,9 @@ SEED ?= 0
 BENCH_ARGS ?=
 # pure: folders with tests for `make check`.
 # all: every test, those that wait for engines, sites and deadlines first, and those that only compute last.
-# tests/support/worker_groups.py distributes them over six processes. alone: tests that need a certain pid.
+# tests/support/worker_groups.py distributes them over six processes. alone: a test that needs a certain pid.
 all = $(addprefix tests/,docker slurm systemd chaos web site integration examples simulation packaging contracts unit architecture)
-alone = tests/chaos/test_kill_others.py
+alone = tests/chaos/test_kill_others.py::test_a_pid_that_is_another_process_by_now
 pure = $(addprefix tests/,unit architecture contracts simulation)
 python = .venv/bin/python
 # tests that the four processes of `make test` repeated
@@ -78,7 +78,7 @@ ifneq (,$(findstring tests/,$(PYTEST_ARGS)))
 else
 	@mkdir -p build; rm -f $(reruns); export TEST_RERUNS=$(abspath $(reruns)); \
 	export TEST_MEMORY="$$(etc/test_tmp.sh)"; \
-	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 6 --dist loadgroup $(all) $(addprefix --ignore=,$(alone)) $(PYTEST_ARGS); all=$$?; \
+	TMPDIR=$$TEST_MEMORY $(python) -m pytest -n 6 --dist loadgroup $(all) --deselect=$(alone) $(PYTEST_ARGS); all=$$?; \
 	TMPDIR=$$TEST_MEMORY $(python) -m pytest $(alone) $(PYTEST_ARGS); alone=$$?; \
 	$(python) tests/support/rerun_count.py $(reruns); reruns=$$?; \
 	[ "$$all$$alone$$reruns" = 000 ]

@@ -34,6 +34,8 @@ from pytest_rerunfailures import StatusDB
 PROCESS_FOLDERS = frozenset(
     {"chaos", "docker", "examples", "integration", "packaging", "site", "slurm", "systemd", "web"}
 )
+#: The session's fixture with the engine of a folder.
+ENGINES = {"docker": "pool", "slurm": "_cluster"}
 SOAK = os.environ.get("SOAK") == "1"
 #: Repeats per test and per process. One more than a whole run allows: the run has failed then.
 REPEATS, AT_MOST = 2, rerun_count.AT_MOST + 1
@@ -137,7 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     repeats = config.pluginmanager.hasplugin("rerunfailures")
     for item in items:
-        if item.nodeid.split("/")[1] in PROCESS_FOLDERS:
+        if _folder(item) in PROCESS_FOLDERS:
             item.add_marker("process")
         if not SOAK and (soak := item.get_closest_marker("soak")) is not None:
             item.add_marker(pytest.mark.skip(reason=f"only with SOAK=1; see {soak.args[0]}"))
@@ -163,11 +165,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     _file(item).stash.setdefault(_began, item.stash[_began])
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The last test of a process also ends what earlier ones have shared: hosts, a cluster."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """The last test of a process also ends what earlier ones have shared. Hosts and clusters end
+    with the last test of their folder: the other workers go on meanwhile.
+    """
     if nextitem is None and item.session.stash.get(_mixed, False):
         _guard.watch("")
+    yield
+    folder = _folder(item)
+    if folder in ENGINES and nextitem is not None and _folder(nextitem) != folder:
+        engines = item.session._fixturemanager.getfixturedefs(ENGINES[folder], item)
+        assert engines, f"tests/{folder} has no fixture {ENGINES[folder]}"
+        for fixture in engines:
+            fixture.finish(item._request)  # type: ignore[attr-defined]
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.nodeid.split("/")[1]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-
 from docker_hosts import SCRIPT, Host, Hosts, Sites, sites
 from supervisor_fork_server import MODULES
 from supervisor_process import SupervisorProcess, add_logs
@@ -36,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     it).
     """
     for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
+        if item.nodeid.startswith("tests/docker/") and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(300))
 
 

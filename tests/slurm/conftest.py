@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-HERE = Path(__file__).resolve().parent
-
 from engine_scripts import why_not
 from login_nodes import Sshd, Users
 from slurm_cluster import Sites, Slurm, sites
@@ -48,7 +45,7 @@ LONG = frozenset(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip long tests outside soaks, and set a timeout that covers the start of the cluster."""
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/slurm/"):
             names = {
                 item.path.stem,
                 f"{item.path.stem}::{item.name}",
