@@ -166,9 +166,14 @@ class Real:
         return sorted(words(e) for e in executions)
 
     def hear(self, count: int) -> list[Words]:
-        heard = []
-        for _ in range(count):
+        """Return the next reports, without those of jobs that are ending: on a busy machine a child
+        of the job may live a moment longer, and jobs of the model have none.
+        """
+        heard: list[Words] = []
+        while len(heard) < count:
             said = self._next()
+            if said["state"] == "running" and said["exit"] is not None:
+                continue
             if said["pid"] is not None:
                 self.pids[said["token"]] = said["pid"]
             heard.append((said["is"], *words(said)))
