@@ -34,6 +34,10 @@ READ_MS = 30_000
 WAIT_SECS = 40.0
 #: Limit for a lock, in milliseconds: only an older session of this supervisor holds one.
 LOCK_MS = 5_000
+#: Limit of a pause of this process within a transaction, in milliseconds: the server then ends the
+#: session. A supervisor that is frozen would otherwise keep its locks, and no other one could take the
+#: lease, which ends later.
+IDLE_MS = 3_000
 #: Classes of errors after which the log is not what the writer takes it for: constraints, missing
 #: tables, damage.
 _FATAL = ("23", "42", "XX")
@@ -200,6 +204,8 @@ def connect(
             raw.execute(f"SET statement_timeout = {READ_MS if bounded else 0}".encode())
         else:
             raw.execute(f"SET lock_timeout = {LOCK_MS}".encode())
+            if bounded:
+                raw.execute(f"SET idle_in_transaction_session_timeout = {IDLE_MS}".encode())
             # stricter values, which wait for replicas, stay
             raw.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"
@@ -214,10 +220,11 @@ def connect(
 
 def is_lost(raw: Raw, error: BaseException) -> bool:
     """Return whether the connection was lost, so that the outcome of its last statement is unknown."""
+    if raw.closed or isinstance(error, psycopg.errors.IdleInTransactionSessionTimeout):
+        return True
     state = getattr(error, "sqlstate", None)
-    return raw.closed or (
-        isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-        and (state is None or state.startswith(("08", "57P")))
+    return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and (
+        state is None or state.startswith(("08", "57P"))
     )
 
 

@@ -1,5 +1,6 @@
 """The row of a lease in PostgreSQL, and its counterpart in the simulator: the same decisions."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from sim_database import Database
 
 from jobscribe.db.postgres import lease, opening, supervisors
-from jobscribe.db.postgres.connection import FENCED, Raw, connect
+from jobscribe.db.postgres.connection import FENCED, IDLE_MS, Raw, connect, is_lost
 from jobscribe.db.postgres.lease_protocol import LEASE_SECS, Lease
 from jobscribe.db.postgres.opening import Site
 from jobscribe.db.store.checksum_chain import START
@@ -151,3 +152,21 @@ def test_a_commit_needs_the_present_epoch_and_head_and_renews(row: Row) -> None:
     assert not row.commit(1, BEGIN) and not row.renew(1) and row.commit(2, BEGIN)
     row.wait(LEASE_SECS + 1)
     assert row.commit(2, BEGIN) and not row.free, "it ended, and nobody took it"
+
+
+@pytest.mark.process
+def test_a_holder_that_is_frozen_in_a_transaction_keeps_no_lock(tmp_path: Any) -> None:
+    site = Site(parsed(postgres_server.shared_durable().url()), None, tmp_path / "db", "root")
+    schema = site.address.schema
+    with connect(site.address, None) as frozen, connect(site.address, None) as other:
+        opening.create(site, frozen)
+        supervisors.create(frozen)
+        first = lease.take(frozen, "frozen", schema, "db")
+        frozen.execute("BEGIN")
+        frozen.execute(lease.FENCE, (*BEGIN, LEASE_SECS, first.epoch, *BEGIN))
+        began = time.monotonic()
+        assert lease.take(other, "other", schema, "db", dead="frozen").epoch == first.epoch + 1
+        assert time.monotonic() - began < 5 * IDLE_MS / 1000
+        with pytest.raises(psycopg.Error) as error:
+            frozen.execute("SELECT 1")
+        assert is_lost(frozen, error.value)
