@@ -720,17 +720,19 @@ BAD: dict[str, tuple[bytes | str, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_frame_is_refused_by_its_code(name: str) -> None:
     bad, code = BAD[name]
-    tracemalloc.start()
-    try:
-        with pytest.raises(FrameError) as e:
-            Decoder("to_agent").messages(bad)  # type: ignore[arg-type]
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+    peaks = []
+    for _ in range(2):  # the interpreter's table of all interned keys grows at most once
+        tracemalloc.start()
+        try:
+            with pytest.raises(FrameError) as e:
+                Decoder("to_agent").messages(bad)  # type: ignore[arg-type]
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
     assert e.value.code == code
     assert e.value.close == (code != "unknownOp")
     # a four-digit key takes six bytes in a frame, but an object and a dictionary slot in memory
-    assert peak < 128 * len(bad) + 1_000_000, "memory in no proportion to the frame"
+    assert min(peaks) < 128 * len(bad) + 1_000_000, "memory in no proportion to the frame"
 
 
 def test_the_deepest_allowed_frame_is_not_too_deep() -> None:
