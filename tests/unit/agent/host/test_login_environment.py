@@ -118,10 +118,10 @@ def test_what_a_profile_leaves_in_the_background_neither_delays_nor_survives(
 
 @pytest.mark.parametrize("ends", ["hangs", "leaves it in the background"])
 def test_who_is_asked_to_end_may_remove_its_lock(home: Path, account: Account, ends: str) -> None:
-    holder = f"trap 'rm {home}/lock' EXIT; while :; do sleep 0.05; done"
+    holder = f"trap 'rm {home}/lock' EXIT; touch {home}/lock; while :; do sleep 0.05; done"
     _profile(
         home,
-        f"{{ touch {home}/lock; {holder}; }} >/dev/null {'&' if ends != 'hangs' else ''}\nwhile [ ! -e {home}/lock ]; do sleep 0.01; done\n",
+        f"{{ {holder}; }} >/dev/null {'&' if ends != 'hangs' else ''}\nwhile [ ! -e {home}/lock ]; do sleep 0.01; done\n",
     )
     said = run_profile(account, timeout_secs=1.0).sentence
     assert (said is not None) == (ends == "hangs")
