@@ -17,7 +17,7 @@ all = $(addprefix tests/,docker slurm systemd chaos web site integration example
 alone = tests/chaos/test_kill_others.py::test_a_pid_that_is_another_process_by_now
 pure = $(addprefix tests/,unit architecture contracts simulation)
 python = .venv/bin/python
-# tests that the four processes of `make test` repeated
+# tests that the processes of `make test` repeated
 reruns = build/reruns
 # the modules that benchmarks share with the tests
 bench = PYTHONPATH=$(subst $() ,:,$(wildcard tests/*/support)) $(python)

@@ -32,11 +32,10 @@ CONNECT_SECS = 5
 READ_MS = 30_000
 #: Limit of each wait for the server: its own limits need a server that runs.
 WAIT_SECS = 40.0
-#: Limit for a lock, in milliseconds: only an older session of this supervisor holds one.
+#: Limit for a lock, in milliseconds: an older session of this supervisor, or a frozen one, holds it.
 LOCK_MS = 5_000
 #: Limit of a pause of this process within a transaction, in milliseconds: the server then ends the
-#: session. A supervisor that is frozen would otherwise keep its locks, and no other one could take the
-#: lease, which ends later.
+#: session, or a frozen supervisor would keep the row of the lease. Shorter than LOCK_MS and a lease.
 IDLE_MS = 3_000
 #: Classes of errors after which the log is not what the writer takes it for: constraints, missing
 #: tables, damage.
