@@ -29,6 +29,9 @@ from .contracts import AgentSpec, Capabilities, Capacity, Found, FoundState, Han
 #: Process title of an agent. A keeper's children also include jobs.
 _AGENT_TITLE = b"jobscribe agent "
 _MESSAGE_MAX = 64 * 1024
+#: The nice value of keepers and agents: they share the machine with their supervisor, which users
+#: wait for. It is below that of jobs.
+_NICE = 5
 #: Padding in the fork server's arguments, for the process titles of the fork server and its
 #: children in `ps`.
 _TITLE_PADDING = "-" * 200
@@ -88,6 +91,7 @@ class LocalDriver:
             "root": str(self._root),
             "folder": str(folder),
             "python": sys.executable,
+            "nice": _NICE,
             "agent": {
                 **self._agent_settings,
                 "agentKey": str(spec.key),

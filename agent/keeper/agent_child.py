@@ -58,7 +58,8 @@ class AgentChild:
 
     on_started: called once, with None as soon as an agent has started, or with the reason why none
     can start. on_agent: called with the pid of each agent. life_secs: an agent that lives this long
-    counts as started even if it sends nothing.
+    counts as started even if it sends nothing. on_ready: called with the pid of each agent that says
+    it has started.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class AgentChild:
         started_agent: tuple[int, socket.socket] | None = None,
         on_agent: Callable[[int], None] = lambda pid: None,
         life_secs: float = _NO_LIFE_SECS,
+        on_ready: Callable[[int], None] = lambda pid: None,
     ) -> None:
         self._loop, self._tracker, self._spawn, self._hello = loop, tracker, spawn, hello
         self._on_order, self._on_invalid, self._known = on_order, on_invalid, known
@@ -83,7 +85,7 @@ class AgentChild:
         self._since = 0.0
         self._on_started, self._failures, self._failure = on_started, 0, ""
         self._started_agent, self._life_secs = started_agent, life_secs
-        self._on_agent = on_agent
+        self._on_agent, self._on_ready = on_agent, on_ready
         if started_agent is not None:
             tracker.agent_pid = started_agent[0]
         #: set when the keeper ends: no agent is started any more, and this is called when the agent
@@ -159,6 +161,8 @@ class AgentChild:
                 self._channel.send(encode(Pong(number=order.number)))
         elif not isinstance(order, Started):
             self._on_order(order)
+        elif self.pid is not None:
+            self._on_ready(self.pid)
 
     def _agent_started(self) -> None:
         self._loop.cancel("agent started")

@@ -9,6 +9,7 @@ Start it with `python -m jobscribe.agent.keeper`, or call `run` in a forked chil
      "python": interpreter for the agent, "outputCap": {"head": bytes, "tail": bytes},
      "cgroups": {"use": "auto", "v1", "v2" or "off", "pids": process limit of an execution, 0: none},
      "lease": {"over": number of the abandoned lease, "renewSecs"}: set if other machines may run this agent too,
+     "nice": nice value of the keeper and its agents, if they have a lower one,
      "lifeSecs": time an agent has to send a message; without it, an agent that lives for a second counts as started,
      "tellFd": a pipe that receives one line of JSON: null when an agent has started, or why no agent can start}
 
@@ -218,6 +219,7 @@ class _Keeper:
             self._report_startup if on_started else None,
             started_agent,
             self._record_agent,
+            on_ready=self._lower,
             **({"life_secs": float(config["lifeSecs"])} if "lifeSecs" in config else {}),
         )
         self._ending = False
@@ -231,6 +233,7 @@ class _Keeper:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(number, lambda: self._quit(stop_jobs=True, grace=_TERM_GRACE))
         me = os.getpid()
+        self._lower(me)
         write_json(
             f"{self._layout.folder}/keeper.json",
             {
@@ -257,6 +260,11 @@ class _Keeper:
     def _record_agent(self, pid: int) -> None:
         with contextlib.suppress(OSError):  # only a reaper reads it, to tell it from a job
             self._layout.record_agent(pid, processes.start_ticks(pid))
+
+    def _lower(self, pid: int) -> None:
+        """Lower the priority of this keeper or of its agent, if it is configured."""
+        if "nice" in self._config:
+            self._jobs.lower_own(pid, int(self._config["nice"]))
 
     def _report_startup(self, failed: str | None) -> None:
         """Report to the process that started the keeper whether an agent has started.

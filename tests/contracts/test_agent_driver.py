@@ -446,3 +446,28 @@ async def test_closing_twice_is_harmless_and_agents_live_on(batch_site: Ground) 
     last = batch_site.driver()
     assert (await last.find(handle)).state == "alive"
     assert (await last.find(batch_site.reboot(handle))).state == "gone", "what ran before a reboot"
+
+
+@pytest.mark.parametrize("batch_site", ["local"], indirect=True)
+async def test_agents_on_this_machine_have_a_lower_priority_than_their_supervisor(
+    batch_site: Ground,
+) -> None:
+    driver = batch_site.driver()
+    keeper = (await batch_site.started(driver))["pid"]
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    deadline = time.monotonic() + 10.0
+    children = lambda: [p.pid for p in processes.table().values() if p.parent == keeper]
+    while not (agents := children()) or any(map(_has_ordinary_session, agents)):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+    for pid in keeper, *agents:
+        assert os.getpriority(os.PRIO_PROCESS, pid) == max(5, own)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
+
+
+def _has_ordinary_session(pid: int) -> bool:
+    """Return whether the kernel shares processors between sessions, and this process's has not been
+    lowered yet, although this user may do that.
+    """
+    session = Path(f"/proc/{pid}/autogroup")
+    return os.getuid() == 0 and session.exists() and int(session.read_text().split()[-1]) != 5

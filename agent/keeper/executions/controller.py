@@ -20,7 +20,7 @@ from ....protocol.execution.table import (
 from ....runtime import failpoints, processes
 from ....runtime.execution.folder import EXIT
 from ..linux.kernel_log import AT_FIRST_SECS, KernelLogReader
-from ..linux.priority import REPEAT_SECS, JobPriority
+from ..linux.priority import REPEAT_SECS, Priorities
 from ..loop.log import log
 from ..loop.write_retry import WriteRetryQueue
 from .evidence import OWN, describe, link_run_dir
@@ -99,7 +99,7 @@ class ExecutionController:
         self.known: dict[str, Execution] = self._table.known
         self.running: dict[str, Execution] = {}
         self._kernel = KernelLogReader()
-        self._priority = JobPriority()
+        self._priority = Priorities()
         self.terminator = Terminator(
             loop,
             tracker,
@@ -359,6 +359,11 @@ class ExecutionController:
             self._loop.call_at(
                 "tick", time.monotonic() + (_FAST_TICK_SECS if fast else _TICK_SECS), self._tick
             )
+
+    def lower_own(self, pid: int, nice: int) -> None:
+        """Lower the priority of this keeper or of its agent."""
+        self._priority.lower_own(pid, nice)
+        self._repeat_priority()
 
     def _repeat_priority(self) -> None:
         if self._priority.waiting() and not self._loop.has_timer("priority"):

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..linux.priority import JobPriority
+    from ..linux.priority import Priorities
     from .state import Execution
 
 #: Pauses between two samples of one execution (seconds): the first and the longest; and the time
@@ -37,7 +37,7 @@ _ULIMITS = {
 }
 
 
-def sample_executions(running: Iterable[Execution], priority: JobPriority) -> None:
+def sample_executions(running: Iterable[Execution], priority: Priorities) -> None:
     """Sample the executions that are due, longest waiting first. Never raises."""
     now = time.monotonic()
     for e in sorted(
@@ -54,7 +54,7 @@ def sample_executions(running: Iterable[Execution], priority: JobPriority) -> No
             return
 
 
-def _sample(e: Execution, priority: JobPriority) -> None:
+def _sample(e: Execution, priority: Priorities) -> None:
     if e.cgroup is not None:
         _record_ids(e, e.cgroup.threads())
         family = e.cgroup.pids()[:_WALKED]

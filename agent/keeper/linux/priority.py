@@ -1,7 +1,8 @@
-"""The scheduling of jobs, behind the supervisor, agents and keepers of the machine.
+"""The scheduling of keepers, agents and jobs, behind their supervisor on the same machine.
 
 A job begins as a batch process (SCHED_BATCH): when it wakes up, it does not interrupt what runs.
-Soon after its start, its nice value is raised.
+Soon after its start, its nice value is raised. Keeper and agent get the nice value of their
+configuration, which is between that of the supervisor and that of jobs.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ def begin_batch() -> bool:
     return True
 
 
-class JobPriority:
-    """Lowers the priority of process groups of jobs.
+class Priorities:
+    """Lowers the priority of process groups: of jobs, of the keeper and of its agents.
 
     The kernel may share the processors between sessions first, and between processes of a session
     afterwards: then the value of the session counts. It accepts ten changes per second from ordinary
@@ -56,8 +57,8 @@ class JobPriority:
     """
 
     def __init__(self) -> None:
-        #: process group -> a process of it whose session waits, oldest first
-        self._waiting: dict[int, int] = {}
+        #: process group -> a process of it whose session waits, and the nice value, oldest first
+        self._waiting: dict[int, tuple[int, int]] = {}
 
     def lower(self, pids: Iterable[int], before: set[int]) -> set[int]:
         """Lower the priority of the process groups of these processes, and return the groups.
@@ -80,26 +81,33 @@ class JobPriority:
                 continue
         return lowered
 
+    def lower_own(self, pid: int, nice: int) -> None:
+        """Lower the priority of this keeper or of one of its agents. Never raises OSError."""
+        with contextlib.suppress(OSError):
+            # a session may also have other processes: of a terminal, or of whoever began it
+            if os.getsid(pid) == pid and os.getpriority(os.PRIO_PGRP, pid) <= nice:
+                self._lower(pid, pid, nice)
+
     def waiting(self) -> bool:
         """Return whether `repeat` is due after REPEAT_SECS."""
         return bool(self._waiting)
 
     def repeat(self) -> None:
         """Lower the priority of waiting sessions, as far as the kernel accepts it now."""
-        for group, pid in list(self._waiting.items()):
+        for group, (pid, nice) in list(self._waiting.items()):
             # another process may have the number by now
-            if _is_in(pid, group) and not _lower_session(pid):
+            if _is_in(pid, group) and not _lower_session(pid, nice):
                 return
             del self._waiting[group]
 
-    def _lower(self, group: int, pid: int) -> bool:
+    def _lower(self, group: int, pid: int, nice: int = NICE) -> bool:
         """Return whether it is done, or will be."""
         if len(self._waiting) >= _MOST:
             return False
         # one that waits goes first
-        if self._waiting or not _lower_session(pid):
-            self._waiting[group] = pid
-        os.setpriority(os.PRIO_PGRP, group, NICE)
+        if self._waiting or not _lower_session(pid, nice):
+            self._waiting[group] = pid, nice
+        os.setpriority(os.PRIO_PGRP, group, nice)
         return True
 
 
@@ -110,11 +118,11 @@ def _is_in(pid: int, group: int) -> bool:
         return False
 
 
-def _lower_session(pid: int) -> bool:
+def _lower_session(pid: int, nice: int) -> bool:
     """Return False if the kernel accepts the change later."""
     try:
         with open(f"/proc/{pid}/autogroup", "wb", buffering=0) as f:
-            f.write(str(NICE).encode())
+            f.write(str(nice).encode())
     except OSError as error:
         return error.errno != errno.EAGAIN
     return True

@@ -20,7 +20,7 @@ from jobscribe.agent.keeper.executions import process_sampler
 from jobscribe.agent.keeper.executions.state import Execution
 from jobscribe.agent.keeper.linux import cgroup_memory
 from jobscribe.agent.keeper.linux.kernel_log import ABSENT, FORBIDDEN, KernelLogReader
-from jobscribe.agent.keeper.linux.priority import JobPriority
+from jobscribe.agent.keeper.linux.priority import Priorities
 from jobscribe.diagnosis.classification import classify_by_facts
 from jobscribe.protocol.ids import Token
 from jobscribe.protocol.jobs.exit_info import KERNEL_SIGNALS, ExitFacts, ExitInfo
@@ -381,12 +381,12 @@ def test_looking_is_bounded_and_takes_turns(sleeper: int) -> None:
     for e in many:
         e.pid = sleeper
     for _ in range(200):
-        process_sampler.sample_executions(many, JobPriority())
+        process_sampler.sample_executions(many, Priorities())
         if all(e.samples.ids for e in many):
             break
     assert all(sleeper in e.samples.ids for e in many)
     paused = [e.samples.next_at for e in many]
-    process_sampler.sample_executions(many, JobPriority())
+    process_sampler.sample_executions(many, Priorities())
     assert [e.samples.next_at for e in many] == paused or min(paused) <= time.monotonic()
     process_sampler._record_ids(many[0], list(range(10_000, 12_000)))
     assert (

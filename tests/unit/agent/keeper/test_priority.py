@@ -1,4 +1,6 @@
-"""Jobs have a lower scheduling priority than the processes of the site."""
+"""Jobs have a lower scheduling priority than keepers and agents, and these may have a lower one than
+their supervisor.
+"""
 
 import os
 from collections.abc import Callable
@@ -7,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobscribe.agent.keeper.linux import priority, spawn
-from jobscribe.agent.keeper.linux.priority import NICE, JobPriority
+from jobscribe.agent.keeper.linux.priority import NICE, Priorities
 from jobscribe.agent.keeper.linux.spawn import Program, Setting
 
 from ..conftest import Keeper, until
@@ -55,8 +57,37 @@ def test_a_system_that_refuses_policies_starts_jobs(monkeypatch: pytest.MonkeyPa
         pass
 
 
+def test_keeper_and_agents_have_the_nice_value_of_the_configuration(
+    new_keeper: Callable[..., Keeper],
+) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    keeper = new_keeper(nice=own + 3)
+
+    def lowered() -> bool:
+        pids = keeper.process.pid, keeper.agent_pid
+        return all(_priorities(pid) == {own + 3} for pid in pids)
+
+    keeper.send(do="started")
+    until(lowered)
+    keeper.kill_agent()
+    keeper.accept()
+    keeper.send(do="started")
+    until(lowered)
+    keeper.started("exec sleep NAP")
+    until(lambda: [p.nice() for p in keeper.naps()] == [max(NICE, own + 3)])
+
+
+def test_a_keeper_without_a_session_of_its_own_lowers_no_session(kernel: "Kernel") -> None:
+    kernel.leaders = {7}
+    priorities = Priorities()
+    priorities.lower_own(8, 5)
+    assert kernel.sessions == [] and kernel.groups == []
+    priorities.lower_own(7, 5)
+    assert kernel.sessions == [7] and kernel.groups == [7]
+
+
 def test_a_group_is_lowered_once(kernel: "Kernel") -> None:
-    jobs = JobPriority()
+    jobs = Priorities()
     lowered = jobs.lower([10, 11, 20], set())
     assert lowered == {1, 2} and kernel.groups == [1, 2] and kernel.sessions == [10, 20]
     assert jobs.lower([21, 30], lowered) == {2, 3} and kernel.groups == [1, 2, 3]
@@ -64,7 +95,7 @@ def test_a_group_is_lowered_once(kernel: "Kernel") -> None:
 
 
 def test_sessions_that_the_kernel_delays_are_lowered_in_their_order(kernel: "Kernel") -> None:
-    jobs = JobPriority()
+    jobs = Priorities()
     kernel.accepts = 1
     assert jobs.lower([10, 20, 30], set()) == {1, 2, 3} and kernel.groups == [1, 2, 3]
     assert kernel.sessions == [10]
@@ -81,7 +112,7 @@ def test_sessions_that_the_kernel_delays_are_lowered_in_their_order(kernel: "Ker
 
 
 def test_a_process_with_a_number_of_an_ended_one_is_left_alone(kernel: "Kernel") -> None:
-    jobs = JobPriority()
+    jobs = Priorities()
     kernel.accepts = 0
     jobs.lower([10, 20], set())
     kernel.accepts, kernel.moved = 9, {10: 7}
@@ -97,11 +128,16 @@ class Kernel:
     def __init__(self) -> None:
         self.accepts, self.groups, self.sessions = 99, list[int](), list[int]()
         self.moved: dict[int, int] = {}
+        #: leaders of their sessions
+        self.leaders = set[int]()
+
+    def getsid(self, pid: int) -> int:
+        return pid if pid in self.leaders else 1
 
     def getpgid(self, pid: int) -> int:
         return self.moved.get(pid, pid // 10)
 
-    def lower_session(self, pid: int) -> bool:
+    def lower_session(self, pid: int, nice: int) -> bool:
         self.accepts -= 1
         if self.accepts >= 0:
             self.sessions.append(pid)
@@ -114,8 +150,15 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(os, "setpriority", lambda kind, group, nice: kernel.groups.append(group))
     monkeypatch.setattr(os, "getpriority", lambda kind, group: 0)
     monkeypatch.setattr(os, "getpgid", kernel.getpgid)
+    monkeypatch.setattr(os, "getsid", kernel.getsid)
     monkeypatch.setattr(priority, "_lower_session", kernel.lower_session)
     return kernel
+
+
+def _priorities(pid: int) -> set[int]:
+    """Return the nice values of the threads of a process."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return {os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in threads}
 
 
 def _refuse(error: BaseException) -> Callable[..., None]:
