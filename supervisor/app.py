@@ -359,6 +359,7 @@ class _Supervisor:
             cluster_news=self._clusters.news,
             logins=logins,
         )
+        self._hub.is_watched = self._run_service.is_watched
         self._store.listen(logins.events)
         self._live = LiveUpdates(self._run_service)
         self._progress.heard = self._live.progressed
@@ -697,6 +698,7 @@ class _Supervisor:
             await self._shells.close()
         await self._effect_executor.close()
         self._heartbeat.close()
+        self._engine.tell_deferred()
         self._stop_idle_agents()
         await self._hub.close()
         if self._fatal is None and self.url:

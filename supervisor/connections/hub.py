@@ -61,6 +61,7 @@ from ..core.interface.inputs import (
 )
 from ..core.state.transaction import token_hash
 from ..engine.decision_loop import Engine
+from ..engine.deferred_inputs import may_be_deferred
 from ..process.counters import ConnectionMetrics, Counters, DisconnectReason, NullMetrics
 from ..usage.samples import UsageSamples
 from . import debug_holds
@@ -93,6 +94,9 @@ _QUIET = frozenset(
 #: An acknowledgement waits at most this long (seconds) for another message: alone, it would wake
 #: agent and keeper.
 ACK_HELD_SECS = 0.02
+#: The end of a run for which nobody waits is decided at most this much later (seconds), so that it
+#: shares the commit of the next request.
+END_DEFERRED_SECS = 0.005
 PACE = HeartbeatTiming()
 #: Time limit for sending queued messages when the supervisor stops.
 CLOSE_SECS = 1.0
@@ -250,7 +254,7 @@ class Connection:
         for message in messages:
             self._handle(message, inputs)
         if inputs and self.hub.connections.get(self.key) is self:
-            self.hub.engine.tell(*inputs)
+            self.hub.tell(self.key, inputs)
 
     def _handle(self, message: Any, inputs: list[Input]) -> None:
         if isinstance(message, Alive):
@@ -419,6 +423,11 @@ class Hub:
         self.links: ConnectionMetrics = NullMetrics()
         #: receives reports about clusters; set by the composition root
         self.on_cluster_report: Callable[[AgentKey, ClusterReport], None] = lambda key, report: None
+        #: whether a client waits for this job; set by the composition root
+        self.is_watched: Callable[[str], bool] = lambda jid: True
+        #: when the deferred inputs of the engine are due (time of the loop), and the timer for that
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         # epochs grow across restarts of the supervisor
         self._epoch = session << 24
@@ -494,6 +503,26 @@ class Hub:
             del self.connections[connection.key]
             self.links.lost(connection.key, why)
             self.engine.tell(AgentDisconnected(connection.key, connection.epoch))
+
+    def tell(self, key: AgentKey, inputs: Sequence[Input]) -> None:
+        """Tell the engine what arrived in one frame of an agent, at once or with the next request."""
+        if not may_be_deferred(self.engine.world, key, inputs, self.is_watched):
+            self.engine.tell(*inputs)
+            return
+        loop = asyncio.get_running_loop()
+        if not self.engine.deferred:
+            self._due = loop.time() + END_DEFERRED_SECS
+        self.engine.deferred.add(inputs)
+        if self._timer is None:
+            self._timer = loop.call_at(self._due, self._tell_deferred)
+
+    def _tell_deferred(self) -> None:
+        self._timer = None
+        if self.engine.deferred and asyncio.get_running_loop().time() < self._due:
+            # earlier ones were told with a request
+            self._timer = asyncio.get_running_loop().call_at(self._due, self._tell_deferred)
+        else:
+            self.engine.tell_deferred()
 
     def end(self, key: AgentKey, epoch: int, reason: str) -> None:
         connection = self.connections.get(key)
@@ -598,6 +627,8 @@ class Hub:
 
     async def close(self) -> None:
         """Close all connections, after a short time for queued messages."""
+        if self._timer is not None:
+            self._timer.cancel()
         for connection in self.connections.values():
             connection.flush()
         await asyncio.sleep(0)  # starts to write messages that were queued in this round

@@ -47,6 +47,7 @@ from ..core.resources.host_selection import Outages
 from ..core.resources.monthly_usage import next_month
 from ..core.state.configuration import CoreConfig
 from ..core.state.world import World
+from .deferred_inputs import DeferredInputs
 
 #: Finished jobs that stay in memory after a read.
 CACHED = 512
@@ -156,6 +157,7 @@ class Engine:
         self._drains: Drains = drains or {}
         #: the same for parts of the site's limits
         self._grants: Grants = {}
+        self.deferred = DeferredInputs()
         #: called after each decision, before it is durable; and after the world was folded again
         self.decided: Callable[[World, Sequence[Input]], None] = lambda world, inputs: None
         self.folded: Callable[[], None] = lambda: None
@@ -173,8 +175,13 @@ class Engine:
         self._tell(now, (Restarted(),))
 
     def tell(self, *inputs: Input) -> None:
-        """Decide these inputs together, in one transaction."""
-        self._tell(self.ports.now(), inputs)
+        """Decide these inputs together, in one transaction, and with them the deferred ones."""
+        self._tell(self.ports.now(), self.deferred.join(inputs))
+
+    def tell_deferred(self) -> None:
+        """Decide the deferred inputs, if there are any."""
+        if self.deferred:
+            self.tell()
 
     def _tell(self, now: Now, inputs: Sequence[Input]) -> None:
         for input_ in inputs:

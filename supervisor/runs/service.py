@@ -572,6 +572,7 @@ class RunService:
         jid: a computeJid, or `<uid>-<sid>` for all jobs of a group.
         """
         changed = asyncio.Event()
+        self.engine.tell_deferred()  # the job may have ended
         watchers = self._watchers.setdefault(jid, set())
         watchers.add(changed)
         try:
@@ -580,6 +581,10 @@ class RunService:
             watchers.discard(changed)
             if not watchers:
                 self._watchers.pop(jid, None)
+
+    def is_watched(self, jid: str) -> bool:
+        """Return whether anybody waits for a change of this job."""
+        return jid in self._watchers or jid[:_GROUP] in self._watchers
 
     def why(self, request: RunStatusRequest) -> dict[str, Any]:
         entry = self.job(request.uid, request.compute_jid)

@@ -29,7 +29,7 @@ FIRST = {
     "starts_the_next_attempt_too_early": 6,
     "tries_again_without_counting": 3,
     "tries_again_what_cannot_help": 18,
-    "keeps_what_the_platform_did": 26,
+    "keeps_what_the_platform_did": 94,
     "gives_back_what_is_kept": 2,
     "ends_a_hold_with_another_exit": 2,
     "goes_on_after_a_cancel": 26,

@@ -27,6 +27,7 @@ from jobscribe.supervisor.core.scheduling import dispatch, placement
 from jobscribe.supervisor.core.state.transaction import Transaction
 from jobscribe.supervisor.core.state.world import World
 from jobscribe.supervisor.engine.decision_loop import Engine
+from jobscribe.supervisor.engine.deferred_inputs import DeferredInputs
 from jobscribe.supervisor.streams.job_changes import JobChanges
 
 
@@ -182,6 +183,16 @@ def serves_users_in_the_order_of_submission() -> list[Patch]:
     return [(FairShare, "level", lambda self, account: 0.0)]
 
 
+def drops_deferred_ends() -> list[Patch]:
+    original = DeferredInputs.join
+
+    def join(self: DeferredInputs, inputs: Any) -> Any:
+        original(self, inputs)
+        return inputs
+
+    return [(DeferredInputs, "join", join)]
+
+
 #: Each is found within 60 seeds, most in the first.
 BUGS: tuple[Callable[[], list[Patch]], ...] = (
     acts_before_it_is_durable,
@@ -200,6 +211,7 @@ BUGS: tuple[Callable[[], list[Patch]], ...] = (
     purges_what_runs,
     queues_anew_in_any_order,
     serves_users_in_the_order_of_submission,
+    drops_deferred_ends,
     *GANG_BUGS,
     *HOST_BUGS,
     *HOUR_BUGS,

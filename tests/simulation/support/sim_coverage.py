@@ -43,6 +43,7 @@ COINCIDENCES = (
     "a queued run was canceled",
     "a run was canceled by its queue limit",
     "a run was ended by its time limit, by the keeper",
+    "a deferred end was decided with the next inputs",
     "a run ended with the reason lost",
     "a run ended with the reason agentStartFailed",
     "a run was joined, or a finished one reused",

@@ -159,7 +159,7 @@ class Link:
             self.time.say("supervisor <-", self.agent.pid, message)
             self._one(message, inputs)
         if inputs and self.supervisor.links.get(self.key) is self:
-            self.supervisor.tell(*inputs)
+            self.supervisor.hear(self.key, inputs)
             self._see_doubt()
 
     def _see_doubt(self) -> None:

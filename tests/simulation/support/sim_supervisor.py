@@ -6,6 +6,7 @@ effects. In a life with several supervisors, each of these objects is one of the
 `sim_site` has their lease.
 """
 
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from jobscribe.drivers.keeper_tasks import KeeperTaskDriver
 from jobscribe.protocol.errors import Refusal
 from jobscribe.protocol.ids import AgentKey, Token
 from jobscribe.protocol.wire.messages import Alive, Kill, ToAgent
+from jobscribe.supervisor.connections.hub import END_DEFERRED_SECS
 from jobscribe.supervisor.core.interface.causes import Cause
 from jobscribe.supervisor.core.interface.effects import (
     AcknowledgeTasks,
@@ -49,6 +51,7 @@ from jobscribe.supervisor.core.interface.timers import Timer
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.engine.decision_loop import Engine
+from jobscribe.supervisor.engine.deferred_inputs import may_be_deferred
 
 if TYPE_CHECKING:
     from sim_database import Connection
@@ -71,6 +74,8 @@ class Supervisor:
     def __init__(self, time: Time, machine: Machine, policy: CoreConfig, max_frame: int) -> None:
         self.time, self.machine, self.policy, self.max_frame = time, machine, policy, max_frame
         self.faults = Faults()
+        #: decides which ends are deferred; None: none, because clients wait for all of them
+        self.deferral: random.Random | None = None
         self.store: MemoryStore | LeasedStore = MemoryStore(
             self.deliver, hold=True, point=self.point
         )
@@ -248,10 +253,30 @@ class Supervisor:
     def tell(self, *inputs: Input) -> None:
         if self.running:
             self.time.say("engine <-", *inputs)
+            if inputs and self.engine.deferred:
+                self.time.saw("a deferred end was decided with the next inputs")
             self.decisions += 1
             self.guarded(lambda: self.engine.tell(*inputs))
             if self.running:
                 self.on_decision()
+
+    def hear(self, key: AgentKey, inputs: list[Input]) -> None:
+        """Tell the engine what arrived in a frame, at once or with the next inputs, as the hub does."""
+        r = self.deferral
+        if (
+            r is not None
+            and self.running
+            and may_be_deferred(self.engine.world, key, inputs, lambda jid: r.random() < 0.5)
+        ):
+            self.time.say("engine, with the next <-", *inputs)
+            self.engine.deferred.add(inputs)
+            self.life.after(r.choice((END_DEFERRED_SECS, 0.2)), self._tell_deferred)
+        else:
+            self.tell(*inputs)
+
+    def _tell_deferred(self) -> None:
+        if self.running and self.engine.deferred:
+            self.tell()
 
     def point(self, name: str) -> None:
         """Handle a crash point of the store or (through `crashpoints`) of the engine."""

@@ -5,6 +5,7 @@ calm phase and the final checks.
 command that reproduces the failure.
 """
 
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -111,6 +112,7 @@ class Simulator:
         self.site: Site | None = None if processes == 1 else Site(self, self.supervisors)
         for supervisor in self.supervisors:
             supervisor.site = self.site
+            supervisor.deferral = random.Random(seed) if seed % 3 == 2 else None
         self.machine.connect = self.serving.connect if self.site is None else self.site.connect
         self.machine.slurms = sim_slurm.clusters(self)
         self.sign_ins = sim_slurm.SignIns(self)

@@ -169,13 +169,14 @@ class InMemorySupervisor:
         per_user: int = 4,
         agent_start_secs: float = 10.0,
         live: dict[str, float] | None = None,
+        slots: int = 500,
     ) -> None:
         self.numbers = itertools.count(1)
         self.mono = 1000.0
         self.counters, self.lines = Counters(), Lines()
         self.log = Log("supervisor", Redactor(), self.lines)
         self.store = MemoryStore(lambda call: call())
-        wide = {("local", "sequential"): 500, ("local", "parallel"): 500}
+        wide = {("local", "sequential"): slots, ("local", "parallel"): slots}
         policy = CoreConfig(
             agent_start_secs=agent_start_secs,
             agent_start_tries=1,
