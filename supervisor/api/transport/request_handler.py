@@ -549,12 +549,36 @@ def with_own_plan(sender: Principal | None, request: Any) -> Any:
 
 
 def log_request(log: Log, api: str, request: Any, jid: str) -> Log:
-    """Log a request with its content. Return the log with its id."""
+    """Log a request with its content, without defaults. Return the log with its id."""
     log = log.bound(jid=jid)
-    content = msgspec.to_builtins(request)
+    content = _stated(request)
     log("class=ServerReq content={}", {"api": "api_" + api, **content, "serverSecret": REDACTED})
     log("{}", ServerReq(api, jid))
     return log
+
+
+def _stated(value: Any) -> Any:
+    """Return a request as plain data, without fields that have their default: to redact and format
+    them takes longer than all that the request states.
+    """
+    if not isinstance(value, msgspec.Struct):
+        return msgspec.to_builtins(value)
+    fields = _defaults(type(value))
+    given = [(name, getattr(value, field), default) for field, name, default in fields]
+    return {name: _stated(v) for name, v, default in given if v != default}
+
+
+@functools.cache
+def _defaults(type_: type[msgspec.Struct]) -> list[tuple[str, str, Any]]:
+    """Return name, encoded name and default of each field; NODEFAULT where it has none."""
+    return [
+        (
+            f.name,
+            f.encode_name,
+            f.default if f.default_factory is msgspec.NODEFAULT else f.default_factory(),
+        )
+        for f in msgspec.structs.fields(type_)
+    ]
 
 
 def logged_call(log: Log, api: str, about: str, uid: str, op: str | None, jid: str | None) -> Log:

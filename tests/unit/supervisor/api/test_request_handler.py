@@ -1,10 +1,13 @@
-"""Log lines of a request carry its ids as soon as they are known."""
+"""Log lines of a request carry its ids as soon as they are known, and what it states."""
 
+import ast
 import json
 from types import SimpleNamespace
 
 import pytest
 
+from jobscribe.protocol.api.requests import RunSimulation, RunSpec
+from jobscribe.protocol.jobs.roles import Retry
 from jobscribe.protocol.redaction import Redactor
 from jobscribe.runtime.log.logger import Direct, Log
 from jobscribe.supervisor.api.transport.request_handler import Handler
@@ -44,3 +47,33 @@ def test_lines_of_a_run_request_carry_its_job(lines):
     request = handler(lines)
     request.log_request("runCancel", {"uid": "user0001"}, JID)
     assert [line["jid"] for line in lines] == [JID, JID]
+
+
+def test_the_line_of_a_request_has_its_content_without_defaults_and_secrets(lines):
+    run = RunSpec(
+        uid="user0001",
+        simulation_id="sim00001",
+        command=("true",),
+        env={"API_KEY": "k3y-of-the-user", "N": "1"},
+        retry=Retry(count=2),
+    )
+    request = RunSimulation(req_id="r" * 24, run=run, force_run=True)
+    handler(lines).log_request("runSimulation", request, JID)
+    content = ast.literal_eval(
+        lines[0]["msg"]
+        .removeprefix("class=ServerReq content=")
+        .replace("<REDACTED>", "'<REDACTED>'")
+    )
+    assert content == {
+        "api": "api_runSimulation",
+        "reqId": "r" * 24,
+        "run": {
+            "uid": "user0001",
+            "simulationId": "sim00001",
+            "command": ["true"],
+            "env": {"API_KEY": "<REDACTED>", "N": "1"},
+            "retry": {"count": 2},
+        },
+        "forceRun": True,
+        "serverSecret": "<REDACTED>",
+    }
