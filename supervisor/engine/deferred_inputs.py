@@ -43,15 +43,10 @@ class DeferredInputs:
         return not self._jids.isdisjoint(core_inputs.jids(submit))
 
 
-def may_be_deferred(
-    world: World, key: AgentKey, inputs: Sequence[Input], is_watched: Callable[[str], bool]
-) -> bool:
-    """Return whether these inputs of one agent are ends of runs for which nobody waits: no client, and
-    no run that needs the slot. is_watched: returns whether a client waits for a job.
+def nobody_waits(inputs: Sequence[Input], is_watched: Callable[[str], bool]) -> bool:
+    """Return whether these inputs are ends of runs for which no client waits. is_watched: returns whether
+    a client waits for a job.
     """
-    view = world.agents.get(key)
-    if view is None or view.queued or world.host_assignment.unassigned:
-        return False
     messages = (i.message if isinstance(i, AgentMessage) else None for i in inputs)
     return all(
         isinstance(m, RunStatusUpdate)
@@ -59,3 +54,9 @@ def may_be_deferred(
         and not is_watched(m.execution.token.jid)
         for m in messages
     )
+
+
+def no_run_waits(world: World, key: AgentKey) -> bool:
+    """Return whether no run is queued that could use a slot of this agent, as far as is known at once."""
+    view = world.agents.get(key)
+    return view is not None and not view.queued and not world.host_assignment.unassigned

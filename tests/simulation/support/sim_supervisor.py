@@ -51,7 +51,7 @@ from jobscribe.supervisor.core.interface.timers import Timer
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.engine.decision_loop import Engine
-from jobscribe.supervisor.engine.deferred_inputs import may_be_deferred
+from jobscribe.supervisor.engine.deferred_inputs import no_run_waits, nobody_waits
 
 if TYPE_CHECKING:
     from sim_database import Connection
@@ -266,7 +266,8 @@ class Supervisor:
         if (
             r is not None
             and self.running
-            and may_be_deferred(self.engine.world, key, inputs, lambda jid: r.random() < 0.5)
+            and nobody_waits(inputs, lambda jid: r.random() < 0.5)
+            and no_run_waits(self.engine.world, key)
         ):
             self.time.say("engine, with the next <-", *inputs)
             self.engine.deferred.add(inputs)
