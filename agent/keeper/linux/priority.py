@@ -124,5 +124,6 @@ def _lower_session(pid: int, nice: int) -> bool:
         with open(f"/proc/{pid}/autogroup", "wb", buffering=0) as f:
             f.write(str(nice).encode())
     except OSError as error:
+        # other errors last: the files of keepers and agents that are not root belong to root
         return error.errno != errno.EAGAIN
     return True
