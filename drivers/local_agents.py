@@ -29,8 +29,8 @@ from .contracts import AgentSpec, Capabilities, Capacity, Found, FoundState, Han
 #: Process title of an agent. A keeper's children also include jobs.
 _AGENT_TITLE = b"jobscribe agent "
 _MESSAGE_MAX = 64 * 1024
-#: The nice value of keepers and agents: they share the machine with their supervisor, which users
-#: wait for. It is below that of jobs.
+#: The nice value of keepers and agents. They share the machine with their supervisor (0), whose
+#: answers users wait for, and with jobs (10).
 _NICE = 5
 #: Padding in the fork server's arguments, for the process titles of the fork server and its
 #: children in `ps`.

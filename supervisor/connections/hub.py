@@ -61,7 +61,7 @@ from ..core.interface.inputs import (
 )
 from ..core.state.transaction import token_hash
 from ..engine.decision_loop import Engine
-from ..engine.deferred_inputs import no_run_waits, nobody_waits
+from ..engine.deferred_inputs import are_unawaited_ends, no_run_is_queued
 from ..process.counters import ConnectionMetrics, Counters, DisconnectReason, NullMetrics
 from ..usage.samples import UsageSamples
 from . import debug_holds
@@ -506,7 +506,9 @@ class Hub:
 
     def tell(self, key: AgentKey, inputs: Sequence[Input]) -> None:
         """Tell the engine what arrived in one frame of an agent, at once or with the next request."""
-        if not nobody_waits(inputs, self.is_watched) or not no_run_waits(self.engine.world, key):
+        if not (
+            are_unawaited_ends(inputs, self.is_watched) and no_run_is_queued(self.engine.world, key)
+        ):
             self.engine.tell(*inputs)
             return
         loop = asyncio.get_running_loop()

@@ -15,6 +15,8 @@ from ..core.state.world import World
 
 
 class DeferredInputs:
+    """The inputs that wait for the next decision, in the order of their arrival."""
+
     def __init__(self) -> None:
         self._inputs: list[Input] = []
         self._jids: set[str] = set()
@@ -43,7 +45,7 @@ class DeferredInputs:
         return not self._jids.isdisjoint(core_inputs.jids(submit))
 
 
-def nobody_waits(inputs: Sequence[Input], is_watched: Callable[[str], bool]) -> bool:
+def are_unawaited_ends(inputs: Sequence[Input], is_watched: Callable[[str], bool]) -> bool:
     """Return whether these inputs are ends of runs for which no client waits. is_watched: returns whether
     a client waits for a job.
     """
@@ -56,7 +58,9 @@ def nobody_waits(inputs: Sequence[Input], is_watched: Callable[[str], bool]) -> 
     )
 
 
-def no_run_waits(world: World, key: AgentKey) -> bool:
-    """Return whether no run is queued that could use a slot of this agent, as far as is known at once."""
+def no_run_is_queued(world: World, key: AgentKey) -> bool:
+    """Return whether no run is queued at this agent, or without a host. Queues of other agents that
+    share its slots are not examined.
+    """
     view = world.agents.get(key)
     return view is not None and not view.queued and not world.host_assignment.unassigned

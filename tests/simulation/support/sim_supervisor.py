@@ -51,7 +51,7 @@ from jobscribe.supervisor.core.interface.timers import Timer
 from jobscribe.supervisor.core.state.configuration import CoreConfig
 from jobscribe.supervisor.core.state.transaction import token_hash
 from jobscribe.supervisor.engine.decision_loop import Engine
-from jobscribe.supervisor.engine.deferred_inputs import no_run_waits, nobody_waits
+from jobscribe.supervisor.engine.deferred_inputs import are_unawaited_ends, no_run_is_queued
 
 if TYPE_CHECKING:
     from sim_database import Connection
@@ -266,8 +266,8 @@ class Supervisor:
         if (
             r is not None
             and self.running
-            and nobody_waits(inputs, lambda jid: r.random() < 0.5)
-            and no_run_waits(self.engine.world, key)
+            and are_unawaited_ends(inputs, lambda jid: r.random() < 0.5)
+            and no_run_is_queued(self.engine.world, key)
         ):
             self.time.say("engine, with the next <-", *inputs)
             self.engine.deferred.add(inputs)
