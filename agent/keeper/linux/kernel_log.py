@@ -25,8 +25,9 @@ PATH = "/dev/kmsg"
 _DEVICE = os.makedev(1, 11)
 #: Size limit of a record in bytes; number of lines kept.
 _RECORD_BYTES, _KEPT = 8192, 500
-#: Time limits (seconds): reading between other work, the first reading, reading at the end of a
-#: job; and the maximum delay of a line after the death that it reports.
+#: Limits of processor time (seconds): reading between other work, the first reading, reading at the
+#: end of a job. Not of elapsed time: on a busy machine the log would seem to be too long.
+#: And the maximum delay of a line after the death that it reports.
 BESIDE_SECS, AT_FIRST_SECS, AT_END_SECS, _LATE_SECS = 0.003, 0.03, 0.012, 0.004
 
 FORBIDDEN = "not permitted to read the kernel log"
@@ -57,11 +58,11 @@ class KernelLogReader:
                 self._close_failed(error)
 
     def read(self, secs: float = BESIDE_SECS) -> bool:
-        """Read new records for at most `secs`. Never raises.
+        """Read new records for at most `secs` of processor time. Never raises.
 
         Returns False if more records are left or the log cannot be read.
         """
-        until = time.monotonic() + secs
+        until = time.thread_time() + secs
         while self._fd >= 0:
             try:
                 found = kernel_log_parser.parse_record(os.read(self._fd, _RECORD_BYTES))
@@ -75,7 +76,7 @@ class KernelLogReader:
                 found = None
             if found is not None:
                 self._records.append(found)
-            if time.monotonic() >= until:
+            if time.thread_time() >= until:
                 return False
         return False
 

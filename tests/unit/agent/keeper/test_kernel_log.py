@@ -3,6 +3,7 @@ lines.
 """
 
 import errno
+import itertools
 import os
 import time
 from pathlib import Path
@@ -261,6 +262,16 @@ def test_an_endless_log_does_not_keep_an_end_from_being_told(
     lines, unread = pipe.kernel.lines_about({78}, None, now, expected=True)
     assert time.process_time() - began < 5 * 0.02
     assert len(lines) == KERNEL_LINES and unread == TOO_LONG
+
+
+def test_a_busy_machine_does_not_make_the_log_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes may run for longer than the limit between two records."""
+    pipe, now = Pipe(monkeypatch), time.monotonic()
+    pipe.given = [raw("eth0: link up", now)] * 100 + [raw(KILLED.format(78), now)]
+    passed = itertools.count(now)
+    monkeypatch.setattr(reading.time, "monotonic", lambda: next(passed))
+    lines, unread = pipe.kernel.lines_about({78}, None, now, expected=True)
+    assert (lines, unread) == ((KILLED.format(78),), None)
 
 
 def test_elsewhere_numbers_of_processes_mean_nothing_and_cgroups_do(
