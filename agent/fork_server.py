@@ -33,7 +33,7 @@ from .keeper.reaper import fork_keeper
 from .keeper.startup_failure import report_startup_failure
 
 _PACKET = 256 * 1024
-_AGENT = ".process"
+_AGENT, _STRUCT_TYPES = ".process", "..protocol.struct_types"
 
 
 def main() -> int:
@@ -148,6 +148,7 @@ def _import_modules() -> None:
     """
     try:
         importlib.import_module(_AGENT, __package__)
+        importlib.import_module(_STRUCT_TYPES, __package__).resolve_all()
     except ImportError as error:
         sys.stderr.write(
             f"jobscribe fork server: the agent's modules cannot be imported; agents start slowly or fail: {error}\n"

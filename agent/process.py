@@ -36,6 +36,7 @@ from ..protocol.launch.keeper_messages import (
 from ..protocol.launch.keeper_reports import Hello
 from ..protocol.launch.message_fields import encode
 from ..protocol.redaction import Redactor
+from ..protocol.struct_types import resolve_all
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
     Alive,
@@ -122,6 +123,7 @@ QUIT_GRACE_SECS = 3.0
 def run_agent(keeper_fd: int, root: str) -> None:
     """Run until the keeper ends or the supervisor orders it."""
     processes.set_title("jobscribe agent", root)
+    resolve_all()
     lag = LoopLag(idle_secs=LOOK_SECS)
     lag.run(_serve(keeper_fd, root, lag))
 

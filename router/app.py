@@ -24,6 +24,7 @@ from ..protocol.api import device_logins
 from ..protocol.errors import Refusal
 from ..protocol.ids import derived_id
 from ..protocol.redaction import Redactor
+from ..protocol.struct_types import resolve_all
 from ..protocol.version import VERSION
 from ..runtime import processes
 from ..runtime.connections.http_server import server as http_server
@@ -78,6 +79,7 @@ def main(
             "badConfig",
             "a router serves a site with shards, and shards.count is not set: set it, or start a supervisor",
         )
+    resolve_all()
     check(settings)
     _check_root(settings.root)
     try:

@@ -34,6 +34,7 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
 from ..protocol.jobs import profiling
 from ..protocol.redaction import Redactor
+from ..protocol.struct_types import resolve_all
 from ..protocol.version import VERSION
 from ..protocol.wire.heartbeat import HeartbeatTiming
 from ..protocol.wire.messages import (
@@ -162,6 +163,7 @@ def main(
     front: address of the front end on this machine, for client.json. notifier: receives readiness
     and watchdog messages (systemd).
     """
+    resolve_all()
     check(settings)
     shared = settings.store.standby
     root = RootDirectory(settings.root, shared=shared)
@@ -214,6 +216,7 @@ async def _serve(
     async with AsyncExitStack() as stack:
         supervisor = _Supervisor(settings, root, card, events, front, notifier, lag, place)
         stack.push_async_callback(supervisor.close)
+        resolve_all()  # those of the drivers and the store in use
         await supervisor.start()
         ready(supervisor.url)
         # Objects of the startup are never garbage. Without this, each full collection would block

@@ -64,6 +64,7 @@ from ...protocol.api.site_requests import DrainChange, Handover
 from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import parse
 from ...protocol.jobs.registry_login import RegistryLogin
+from ...protocol.struct_types import resolve
 from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .server_sent_events import Message
@@ -406,6 +407,7 @@ def sbatch_login(
     Raises ClientError("badRequest") without any secret in its sentence.
     """
     try:
+        resolve(SbatchLogin)
         request = SbatchLogin(
             uid=uid, cluster=cluster, username=username, **{k: v for k, v in secrets.items() if v}
         )
@@ -639,6 +641,7 @@ def log_part(stream: str, headers: Headers, data: bytes) -> LogPart:
             end=headers["X-Jobscribe-End"] == "true",
         )
         if said := headers.get("X-Jobscribe-Note"):
+            resolve(_Note)
             note = msgspec.json.decode(said, type=_Note)
             part = msgspec.structs.replace(part, note=note.word, sentence=note.sentence)
         attempt, role, index = (
@@ -652,6 +655,7 @@ def log_part(stream: str, headers: Headers, data: bytes) -> LogPart:
 
 
 def logged_event(message: Message) -> LoggedEvent:
+    resolve(LoggedEvent)
     try:
         return msgspec.json.decode(message.data.encode(), type=LoggedEvent)
     except msgspec.DecodeError as e:
@@ -659,6 +663,7 @@ def logged_event(message: Message) -> LoggedEvent:
 
 
 def _shaped(fields: dict[str, Any], type_: Any) -> Any:
+    resolve(type_)
     try:
         return msgspec.convert(fields, type_)
     except msgspec.ValidationError as e:
@@ -666,6 +671,7 @@ def _shaped(fields: dict[str, Any], type_: Any) -> Any:
 
 
 def _converted(body: Any, type_: Any) -> Any:
+    resolve(type_)
     try:
         return msgspec.convert(body, type_)
     except msgspec.ValidationError as e:

@@ -12,6 +12,7 @@ import msgspec
 from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
+from ...protocol.struct_types import resolve
 from .errors import refused
 from .requests import bad_request
 
@@ -47,6 +48,7 @@ def command_spec(uid: str, sid: str, command: Sequence[str], options: Mapping[st
         else:
             main = TaskRole(**{"name": "main", "command": tuple(command), **task})
             spec = RunSpec(uid=uid, simulation_id=sid, roles=(main,), **fields)
+        resolve(RunSpec)
         return msgspec.convert(msgspec.to_builtins(spec), RunSpec)
     except (TypeError, msgspec.ValidationError) as e:
         raise bad_request(str(e)) from None
@@ -60,6 +62,7 @@ def newest_request(story: Mapping[str, Any]) -> RunSpec:
     requests = [event for event in events if event["type"] == _REQUESTED]
     if not requests:
         raise refused("notFound", "the request of this job is not stored any more; submit it anew")
+    resolve(RunSpec)
     return msgspec.convert(requests[-1]["spec"], RunSpec)
 
 

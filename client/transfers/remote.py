@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from ...protocol.api.requests import PutRunFile, RunFile, RunFileDigest, RunFilePart
+from ...protocol.struct_types import resolve
 from ..api import requests
 from ..transport.connection import Connection, FileReader
 from .blocks import Found
@@ -54,6 +55,7 @@ class Remote:
             length=length,
         )
         body = self._connection.call(requests.run_file_digest(request)).body
+        resolve(Found)
         return msgspec.convert(requests.object_of(body), Found)
 
     def received(self, name: str, sha256: str, size: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.ids import Uid
+from ...protocol.struct_types import resolve
 from ..api.errors import own
 
 CLIENT_FILE = "client.json"
@@ -43,6 +44,7 @@ def in_root(root: str | os.PathLike[str]) -> Source:
     path = Path(root) / CLIENT_FILE
 
     def read() -> Address:
+        resolve(Address)
         try:
             return msgspec.json.decode(path.read_bytes(), type=Address)
         except FileNotFoundError:

@@ -20,6 +20,7 @@ from ...client.transport.address import Address, Source, in_root
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...protocol.redaction import Redactor
+from ...protocol.struct_types import resolve_all
 from ...runtime.log.destinations import Stream
 from ...runtime.log.logger import Direct, Log
 from ...service.site.secret_files import is_loopback
@@ -68,6 +69,7 @@ def create_blueprint(
     pages below /jobs and their data below /page-data. `app.extensions[name].close()`
     releases all resources, for a process that creates several sites.
     """
+    resolve_all()
     log = log or Log("web", Redactor(), Direct(Stream(sys.stderr)))
     site = FrontEndContext(
         SupervisorClient(_source(supervisor), log.redactor),
