@@ -33,7 +33,7 @@ from .keeper.reaper import fork_keeper
 from .keeper.startup_failure import report_startup_failure
 
 _PACKET = 256 * 1024
-_AGENT, _STRUCT_TYPES = ".process", "..protocol.struct_types"
+_AGENT, _STRUCT_TYPES = ".process", "..runtime.struct_types"
 
 
 def main() -> int:

@@ -36,7 +36,6 @@ from ..protocol.launch.keeper_messages import (
 from ..protocol.launch.keeper_reports import Hello
 from ..protocol.launch.message_fields import encode
 from ..protocol.redaction import Redactor
-from ..protocol.struct_types import resolve_all
 from ..protocol.version import VERSION
 from ..protocol.wire.messages import (
     Alive,
@@ -64,6 +63,7 @@ from ..protocol.wire.messages import (
 from ..runtime import failpoints, processes
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import Log, log_uncaught
+from ..runtime.struct_types import resolve_all
 from .breakpoints.sessions import Sessions
 from .files import file_requests
 from .files.file_requests import FileRequest

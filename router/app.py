@@ -24,12 +24,12 @@ from ..protocol.api import device_logins
 from ..protocol.errors import Refusal
 from ..protocol.ids import derived_id
 from ..protocol.redaction import Redactor
-from ..protocol.struct_types import resolve_all
 from ..protocol.version import VERSION
 from ..runtime import processes
 from ..runtime.connections.http_server import server as http_server
 from ..runtime.filesystems import make_folder, write_atomically
 from ..runtime.log.logger import capture_logging, log_uncaught
+from ..runtime.struct_types import resolve_all
 from ..service.log.sink import open_log
 from ..service.settings.settings import Settings
 from ..service.site import shards, users_file

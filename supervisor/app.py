@@ -34,7 +34,6 @@ from ..protocol.errors import Refusal
 from ..protocol.ids import AgentKey, derived_id
 from ..protocol.jobs import profiling
 from ..protocol.redaction import Redactor
-from ..protocol.struct_types import resolve_all
 from ..protocol.version import VERSION
 from ..protocol.wire.heartbeat import HeartbeatTiming
 from ..protocol.wire.messages import (
@@ -55,6 +54,7 @@ from ..runtime.connections.http_server import GuardedServer
 from ..runtime.connections.http_server import server as http_server
 from ..runtime.event_loop_lag import LoopLag
 from ..runtime.log.logger import capture_logging, log_uncaught
+from ..runtime.struct_types import resolve_all
 from ..service.log.sink import open_log
 from ..service.settings.loader import show
 from ..service.settings.settings import Settings

@@ -64,7 +64,7 @@ from ...protocol.api.site_requests import DrainChange, Handover
 from ...protocol.errors import CODES, Refusal
 from ...protocol.ids import parse
 from ...protocol.jobs.registry_login import RegistryLogin
-from ...protocol.struct_types import resolve
+from ...runtime.struct_types import resolve
 from .errors import ClientError, own
 from .replies import GroupState, JobPage, LoggedEvent, LogPart, RunState
 from .server_sent_events import Message

@@ -12,7 +12,7 @@ import msgspec
 from ...protocol.api.requests import RunSpec
 from ...protocol.clusters.batch import BatchRequest
 from ...protocol.jobs.roles import TaskRole
-from ...protocol.struct_types import resolve
+from ...runtime.struct_types import resolve
 from .errors import refused
 from .requests import bad_request
 

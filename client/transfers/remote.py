@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ...protocol.api.requests import PutRunFile, RunFile, RunFileDigest, RunFilePart
-from ...protocol.struct_types import resolve
+from ...runtime.struct_types import resolve
 from ..api import requests
 from ..transport.connection import Connection, FileReader
 from .blocks import Found

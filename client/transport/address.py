@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from ...protocol.ids import Uid
-from ...protocol.struct_types import resolve
+from ...runtime.struct_types import resolve
 from ..api.errors import own
 
 CLIENT_FILE = "client.json"

@@ -20,9 +20,9 @@ from ...client.transport.address import Address, Source, in_root
 from ...protocol.errors import Refusal
 from ...protocol.ids import parse
 from ...protocol.redaction import Redactor
-from ...protocol.struct_types import resolve_all
 from ...runtime.log.destinations import Stream
 from ...runtime.log.logger import Direct, Log
+from ...runtime.struct_types import resolve_all
 from ...service.site.secret_files import is_loopback
 from ..request import csrf, error_responses
 from ..request.app_catalog import AppCatalog

@@ -11,7 +11,7 @@ DECODE_AT_ONCE = """
 import collections, os, sys, threading
 from jobscribe.client.api.replies import RunState
 from jobscribe.client.api.requests import state_from
-from jobscribe.protocol import struct_types
+from jobscribe.runtime import struct_types
 import msgspec
 
 BODY = {"state": "running", "runDir": "/x", "waitsFor": ["a"], "roles": {"a": {"b": 1}}, "exit": {}}
