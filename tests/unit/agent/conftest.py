@@ -111,7 +111,7 @@ class Keeper:
     def accept(self) -> "Keeper":
         """Accept the keeper's next agent."""
         self.agent, _ = self._listener.accept()
-        self.agent.settimeout(10)
+        self.agent.settimeout(60)
         self._lines = b""
         self.agent_pid = self.next("relay")["pid"]
         self.hello = self.next("hello")
