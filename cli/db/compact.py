@@ -9,6 +9,7 @@ import click
 from ..session.session import Session, command, session
 from .store_access import (
     head_of,
+    of_site,
     print_result,
     progress_reporter,
     shard_option,
@@ -76,11 +77,10 @@ def compact(
         k: {"dryRun": dry_run, "changed": done.changed, "compacted": done}
         for k, done in results.items()
     }
-    of_site = {"shards": {str(k): value for k, value in values.items()}}
     lines = [
         head_of(k) + line for k, done in results.items() for line in _compacted_lines(done, dry_run)
     ]
-    print_result(s, "jobscribe.db.compact/1", lines, values.get(None, of_site))
+    print_result(s, "jobscribe.db.compact/1", lines, of_site(values))
 
 
 def _compact_online(

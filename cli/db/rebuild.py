@@ -1,7 +1,14 @@
 """`jobscribe db rebuild`: records and index written again from the log."""
 
 from ..session.session import command, session
-from .store_access import head_of, progress_reporter, shard_option, store_roots
+from .store_access import (
+    head_of,
+    of_site,
+    print_result,
+    progress_reporter,
+    shard_option,
+    store_roots,
+)
 
 
 @command()
@@ -14,15 +21,9 @@ def rebuild(shard: int | None) -> None:
     results = {
         k: rebuilding.rebuild(root, progress_reporter(s)) for k, root in store_roots(s, shard)
     }
-    if s.screen.json:
-        import msgspec
-
-        values = {k: msgspec.to_builtins(done) for k, done in results.items()}
-        of_site = {"shards": {str(k): value for k, value in values.items()}}
-        s.screen.value("jobscribe.db.rebuild/1", values.get(None, of_site))
-        return
-    for k, done in results.items():
-        s.screen.line(
-            f"{head_of(k)}{done.events} events, {done.jobs} jobs"
-            + (f", {done.records_removed} records removed" if done.records_removed else "")
-        )
+    lines = [
+        f"{head_of(k)}{done.events} events, {done.jobs} jobs"
+        + (f", {done.records_removed} records removed" if done.records_removed else "")
+        for k, done in results.items()
+    ]
+    print_result(s, "jobscribe.db.rebuild/1", lines, of_site(results))

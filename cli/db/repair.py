@@ -1,52 +1,76 @@
 """`jobscribe db repair`: repair of a damaged event store."""
 
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..session.session import command, session
-from .store_access import print_result, progress_reporter, store_root
+from ..session.session import Session, command, session
+from .store_access import (
+    head_of,
+    of_site,
+    print_result,
+    progress_reporter,
+    shard_option,
+    store_roots,
+)
 
 if TYPE_CHECKING:
-    from ...db.maintenance.repair import Damage
+    from ...db.maintenance.repair import Damage, Repaired
 
 
 @command()
 @click.option("--yes", is_flag=True, help="Repair without asking.")
-def repair(yes: bool) -> None:
+@shard_option
+def repair(yes: bool, shard: int | None) -> None:
     """Report the damage, the events kept and the events lost. Then, after a confirmation, repair
     the store with the intact events.
 
-    The old files are kept. Only while no supervisor uses the root.
+    The old files are kept. Only while no supervisor uses the root. On a site with shards: one shard
+    after the other, each with a confirmation of its own.
+    """
+    s = session()
+    results: dict[int | None, dict[str, Any]] = {}
+    lines: list[str] = []
+    for k, root in store_roots(s, shard):
+        damage, done = _repair(s, root, head_of(k), yes)
+        results[k] = {"damage": damage, "repaired": done}
+        lines += [head_of(k) + line for line in _result_lines(damage, done, yes)]
+    print_result(s, "jobscribe.db.repair/1", lines, of_site(results))
+    if any(r["repaired"] is None and not r["damage"].nothing for r in results.values()):
+        raise SystemExit(1)
+
+
+def _repair(s: Session, root: Path, head: str, yes: bool) -> "tuple[Damage, Repaired | None]":
+    """Return the damage, and the result of the repair unless nothing is to do or nobody is there to
+    be asked.
     """
     from ...db.maintenance import repair as repairing
 
-    s = session()
-    root = store_root(s)
     damage = repairing.examine(root, progress_reporter(s))
     if damage.nothing:
-        print_result(
-            s, "jobscribe.db.repair/1", ["no fault found"], {"damage": damage, "repaired": None}
-        )
-        return
+        return damage, None
     if not yes:
         for line in _damage_lines(damage):
-            s.screen.message(line)
+            s.screen.message(head + line)
         if s.screen.json or not sys.stdin.isatty():
-            s.screen.message("nothing was changed: add --yes to repair the store")
-            if s.screen.json:
-                print_result(s, "jobscribe.db.repair/1", [], {"damage": damage, "repaired": None})
-            raise SystemExit(1)
-        click.confirm("Repair it now?", abort=True, err=True)
-    done = repairing.repair(root, progress=progress_reporter(s))
+            s.screen.message(f"{head}nothing was changed: add --yes to repair the store")
+            return damage, None
+        click.confirm(f"{head}Repair it now?", abort=True, err=True)
+    return damage, repairing.repair(root, progress=progress_reporter(s))
+
+
+def _result_lines(damage: "Damage", done: "Repaired | None", yes: bool) -> list[str]:
+    if done is None:
+        return ["no fault found"] if damage.nothing else []
     lines = [
         *(_damage_lines(damage) if yes else []),
         f"repaired: {done.events} events, {done.jobs} jobs kept",
     ]
     if done.kept_aside:
         lines.append(f"the previous files are in {done.kept_aside}")
-    print_result(s, "jobscribe.db.repair/1", lines, {"damage": damage, "repaired": done})
+    return lines
 
 
 def _damage_lines(damage: "Damage") -> list[str]:

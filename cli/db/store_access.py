@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,11 @@ def store_root(s: Session) -> Path:
     return _readable(root)
 
 
-def store_roots(s: Session, shard: int | None) -> list[tuple[int | None, Path]]:
+def store_roots(
+    s: Session, shard: int | None, *, also: Collection[int] = ()
+) -> list[tuple[int | None, Path]]:
     """Return the roots of this shard or of all shards, with their numbers; of a site without shards its
-    root, without one. Raises Refusal.
+    root, without one. also: shards that count without a log. Raises Refusal.
     """
     from ...protocol.errors import Refusal
 
@@ -54,7 +56,11 @@ def store_roots(s: Session, shard: int | None) -> list[tuple[int | None, Path]]:
                 f"{root} is not the root of a site with shards: leave --shard out",
             )
         return [(None, _readable(root))]
-    found = sorted(int(p.name) for p in folder.iterdir() if p.name.isdecimal() and _is_used(p))
+    found = sorted(
+        int(p.name)
+        for p in folder.iterdir()
+        if p.name.isdecimal() and (int(p.name) in also or _is_used(p))
+    )
     if shard is not None and shard not in found:
         raise Refusal("notFound", f"the site in {root} has no shard {shard} on this machine")
     numbers = found if shard is None else [shard]
@@ -77,6 +83,11 @@ def _is_used(root: Path) -> bool:
 def head_of(shard: int | None) -> str:
     """Return the begin of a line about a shard."""
     return "" if shard is None else f"shard {shard}: "
+
+
+def of_site(results: Mapping[int | None, Any]) -> Any:
+    """Return the result for a root, or for a site with shards an object with that of each."""
+    return results.get(None, {"shards": {str(k): result for k, result in results.items()}})
 
 
 def _root(s: Session) -> Path:

@@ -10,6 +10,7 @@ import contextlib
 import shutil
 import sqlite3
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -93,6 +94,68 @@ def _backup(root: Path, source: SqlConnection, destination: Path, progress: Prog
         raise
 
 
+def backup_shards(
+    roots: Mapping[int, Path], destination: Path, progress: Progress = no_progress
+) -> dict[int, BackedUp]:
+    """Copy the stores of these shards, one after the other, to the folders `0`, `1`, ... of a new or
+    empty folder. Raises Refusal and then leaves nothing behind.
+    """
+    made = _folder(destination)
+    done: dict[int, BackedUp] = {}
+    try:
+        for k, root in roots.items():
+            done[k] = backup(root, destination / str(k), progress)
+    except BaseException:
+        for k in done:
+            _remove(destination / str(k), True)
+        _remove(destination, made)
+        raise
+    return done
+
+
+def shards_in(source: Path) -> list[int]:
+    """Return the shards of a backup of a site; none for any other folder."""
+    try:
+        return sorted(int(p.name) for p in source.iterdir() if p.name.isdecimal() and p.is_dir())
+    except OSError:
+        return []
+
+
+def restore_shards(
+    roots: Mapping[int, Path],
+    source: Path,
+    *,
+    replace: bool = False,
+    progress: Progress = no_progress,
+) -> dict[int, Restored]:
+    """Replace the stores of these shards by the backup of their site, one after the other. Nothing
+    is changed if it is incomplete, or of other shards. Raises Refusal; `more` has the shards that
+    were restored before.
+    """
+    if shards_in(source) != sorted(roots):
+        raise Refusal(
+            "badRequest",
+            f"{source} has backups of the shards {_numbers(shards_in(source))}, and this root has the shards"
+            f" {_numbers(roots)}: choose a backup of this site, or name one shard (--shard K)",
+        )
+    for k in roots:
+        _check_complete(source / str(k))
+    done: dict[int, Restored] = {}
+    for k, root in roots.items():
+        try:
+            done[k] = restore(root, source / str(k), replace=replace, progress=progress)
+        except Refusal as e:
+            before = f"; restored already: shards {_numbers(done)}" if done else ""
+            raise Refusal(
+                e.code, f"shard {k}: {e.sentence}{before}", {**e.more, "restored": sorted(done)}
+            ) from None
+    return done
+
+
+def _numbers(shards: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(shards))) or "(none)"
+
+
 def restore(
     root: Path,
     source: Path,
@@ -107,13 +170,7 @@ def restore(
     replace: allow an existing store, which is kept aside. Raises Refusal: rootBusy, badRequest,
     storeDamaged, notFound, unknownEvent.
     """
-    if not (source / FILE).exists():
-        raise Refusal("notFound", f"{source} is not a backup: it contains no {FILE}")
-    if head_file.read_head(source) is None:
-        raise Refusal(
-            "storeDamaged",
-            f"{source} is not a complete backup: its head file {NAME!r} is missing or unreadable",
-        )
+    _check_complete(source)
     done = changed(
         root,
         "restore the backup",
@@ -141,6 +198,22 @@ def restore(
         make_folder(str(folder))
     with file_replacement.exclusive(root, path, "restore the backup") as lock:
         return _restore(root, path, source, lock, time.time() if now is None else now, progress)
+
+
+def _check_complete(source: Path) -> None:
+    if not (source / FILE).exists():
+        if shards := shards_in(source):
+            raise Refusal(
+                "badRequest",
+                f"{source} is the backup of a site with shards ({_numbers(shards)}): restore it to the root of that"
+                " site, or one of its folders to the root of a shard",
+            )
+        raise Refusal("notFound", f"{source} is not a backup: it contains no {FILE}")
+    if head_file.read_head(source) is None:
+        raise Refusal(
+            "storeDamaged",
+            f"{source} is not a complete backup: its head file {NAME!r} is missing or unreadable",
+        )
 
 
 def create_empty_log(root: Path, *, now: float | None = None) -> None:

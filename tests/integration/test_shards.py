@@ -943,7 +943,7 @@ def test_a_root_with_shards_is_not_used_without_them(sharded: Sharded) -> None:
     for words in (("up",), ("up", "--no-web")):
         done = sharded.site.command(*words, "--port", "0")
         assert done.returncode == 78 and "shards.count" in done.stderr, done.stderr
-    for words in (("db", "backup", "x"), ("db", "repair")):
+    for words in (("db", "init", "--accept-loss"), ("db", "adopt")):
         done = sharded.site.command(*words)
         assert done.returncode == 125 and "shards/0" in done.stderr, (words, done.stderr)
     done = sharded.site.command("--root", str(sharded.root(1)), "db", "check")
@@ -1019,7 +1019,9 @@ def test_a_shard_that_nobody_serves_is_named(sharded: Sharded) -> None:
     )
 
 
-def test_a_site_with_shards_moves_to_another_database(sharded: Sharded) -> None:
+def test_a_site_with_shards_moves_to_another_database_and_is_restored(
+    sharded: Sharded, tmp_path: Path
+) -> None:
     site = sharded.site
     run = shell("exit 6", BOB)
     site.finished(run)
@@ -1027,8 +1029,14 @@ def test_a_site_with_shards_moves_to_another_database(sharded: Sharded) -> None:
         k: sharded.ask(site.token, "/api/job-list", {"uid": u}) for k, u in ((0, ANN), (1, BOB))
     }
     target = postgres_server.shared_durable().url()
-    busy = site.command("db", "move", target)
-    assert busy.returncode == 125, busy.stderr
+    saved = str(tmp_path / "saved")
+    made = site.command("--json", "db", "backup", saved)  # while supervisors serve
+    assert made.returncode == 0 and set(json.loads(made.stdout)["shards"]) == {"0", "1"}
+    for words in (("move", target), ("restore", saved, "--replace"), ("repair", "--yes")):
+        busy = site.command("db", *words)
+        assert busy.returncode == 125, (words, busy.stderr)
+    lost = shell("exit 4", ANN)
+    site.finished(lost)
     sharded.end()  # standbys of other tests would serve
     site.stop()
     rebuilt = site.command("--json", "db", "rebuild")
@@ -1054,6 +1062,14 @@ def test_a_site_with_shards_moves_to_another_database(sharded: Sharded) -> None:
     assert not note.exists()
     checked = json.loads(site.command("--json", "db", "check").stdout)
     assert checked["ok"], checked
+    restored = site.command("--json", "db", "restore", saved, "--replace")
+    assert restored.returncode == 0, restored.stderr
+    events = {k: s["events"] for k, s in json.loads(made.stdout)["shards"].items()}
+    there = json.loads(restored.stdout)["shards"]
+    assert {k: r["events"] for k, r in there.items()} == events
+    assert there["0"]["lostUpTo"] > there["0"]["position"], "the run after the backup is lost"
+    repaired = site.command("db", "repair")
+    assert repaired.stdout.splitlines() == ["shard 0: no fault found", "shard 1: no fault found"]
     site._sets = (f"store.url={target}", *(s for s in site._sets if not s.startswith("store.url")))
     site.start()
     after = {

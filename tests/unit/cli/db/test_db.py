@@ -1,6 +1,7 @@
 """`jobscribe db ...` on a small store, as an operator types it."""
 
 import os
+import shutil
 import sqlite3
 import threading
 from pathlib import Path
@@ -27,7 +28,18 @@ def root(tmp_path: Path) -> Path:
     """Create a root with the log of two jobs and no supervisor. The second job has the latest
     request.
     """
-    root = tmp_path / "root"
+    return filled(tmp_path / "root")
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    """Create the root of a site with two shards."""
+    for k in "01":
+        filled(tmp_path / "site/shards" / k)
+    return tmp_path / "site"
+
+
+def filled(root: Path) -> Path:
     store = SqliteStore(root / "db" / "events.sqlite", lambda told: told())
     for n, jid in enumerate(JIDS):
         spec = RunSpec(
@@ -117,12 +129,16 @@ def test_a_store_in_use_is_not_rebuilt(run: Run, root: Path) -> None:
         store.close()
 
 
-def test_a_damaged_log_is_repaired_when_that_is_wanted(run: Run, root: Path) -> None:
+def damage_log(root: Path) -> None:
     with sqlite3.connect(root / "db" / "events.sqlite") as connection:
         connection.execute(
             "UPDATE events SET body = replace(body, 'date', 'dote') WHERE position = 3"
         )
     connection.close()
+
+
+def test_a_damaged_log_is_repaired_when_that_is_wanted(run: Run, root: Path) -> None:
+    damage_log(root)
     refused = run("--root", str(root), "db", "rebuild")
     assert refused.code == 125 and "jobscribe db repair" in refused.err
     asked = run("--root", str(root), "db", "repair")
@@ -202,6 +218,82 @@ def test_a_backup_is_made_and_put_back(run: Run, root: Path, tmp_path: Path) -> 
     assert run(
         "--root", str(tmp_path / "new"), "db", "restore", str(tmp_path / "b")
     ).out.startswith("5 events, 2 jobs: the log continues")
+
+
+def test_a_backup_of_a_site_has_all_shards_and_is_put_back(
+    run: Run, sharded: Path, tmp_path: Path
+) -> None:
+    site, saved = ("--root", str(sharded), "db"), tmp_path / "b"
+    made = run(*site, "backup", str(saved))
+    assert made.code == 0, made.err
+    assert [line[:9] for line in made.out.splitlines()] == ["shard 0: ", "shard 1: "]
+    one = run(*site, "backup", "--shard", "1", str(tmp_path / "one"), "--json").json()
+    assert one["shards"]["1"]["path"] == str(tmp_path / "one")
+    assert {p.name for p in saved.iterdir()} == {"0", "1"}
+    # a shard without its log is restored, too
+    shutil.rmtree(sharded / "shards/1/db")
+    for words, said in (
+        (["backup", str(saved)], "not an empty folder"),
+        (["restore", str(saved)], "shard 0: "),
+        (["restore", str(tmp_path / "one"), "--replace"], "this root has the shards 0"),
+        (["restore", "--shard", "2", str(saved)], "no shard 2"),
+    ):
+        refused = run(*site, *words)
+        assert refused.code == 125 and said in refused.err, (words, refused.err)
+    done = run(*site, "restore", str(saved), "--replace", "--json").json()["shards"]
+    assert {k: (r["events"], r["jobs"]) for k, r in done.items()} == {"0": (5, 2), "1": (5, 2)}
+    for source in (saved, tmp_path / "one"):
+        again = run(*site, "restore", "--shard", "1", "--replace", str(source))
+        assert again.code == 0 and again.out.startswith("shard 1: 5 events"), again.err
+    assert run(*site, "check").code == 0
+    alone = run("--root", str(tmp_path / "new"), "db", "restore", str(saved))
+    assert alone.code == 125 and "site with shards (0, 1)" in alone.err
+
+
+def test_an_incomplete_backup_of_a_site_changes_no_shard(
+    run: Run, sharded: Path, tmp_path: Path
+) -> None:
+    site, saved = ("--root", str(sharded), "db"), tmp_path / "b"
+    assert run(*site, "backup", str(saved)).code == 0
+    (saved / "1/head").unlink()
+    before = (sharded / "shards/0/db/events.sqlite").read_bytes()
+    refused = run(*site, "restore", str(saved), "--replace")
+    assert refused.code == 125 and "not a complete backup" in refused.err
+    assert (sharded / "shards/0/db/events.sqlite").read_bytes() == before
+    assert not list((sharded / "shards/0/db").glob("before-*"))
+
+
+def test_a_failed_backup_of_a_site_leaves_nothing(run: Run, sharded: Path, tmp_path: Path) -> None:
+    damage_log(sharded / "shards/1")
+    refused = run("--root", str(sharded), "db", "backup", str(tmp_path / "b"))
+    assert refused.code == 125 and "damaged" in refused.err
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_restore_that_stops_says_what_is_restored(
+    run: Run, sharded: Path, tmp_path: Path
+) -> None:
+    site, saved = ("--root", str(sharded), "db"), tmp_path / "b"
+    assert run(*site, "backup", str(saved)).code == 0
+    store = SqliteStore(sharded / "shards/1/db/events.sqlite", lambda told: told())
+    refused = run(*site, "restore", str(saved), "--replace")
+    store.close()
+    assert refused.code == 125, refused.out
+    assert "shard 1: " in refused.err and "restored already: shards 0" in refused.err
+
+
+def test_each_shard_of_a_site_is_repaired(run: Run, sharded: Path) -> None:
+    site = ("--root", str(sharded), "db")
+    damage_log(sharded / "shards/1")
+    asked = run(*site, "repair")
+    assert asked.code == 1 and asked.out == "shard 0: no fault found\n"
+    assert "shard 1: nothing was changed" in asked.err
+    said = run(*site, "repair", "--json")
+    assert said.code == 1 and said.json()["shards"]["1"]["repaired"] is None
+    assert run(*site, "repair", "--shard", "0").out == "shard 0: no fault found\n"
+    done = run(*site, "repair", "--yes")
+    assert done.code == 0 and "shard 1: repaired: 3 events, 1 jobs kept" in done.out
+    assert run(*site, "check").code == 0
 
 
 @pytest.mark.parametrize(
