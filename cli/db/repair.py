@@ -32,12 +32,13 @@ def repair(yes: bool, shard: int | None) -> None:
     """
     s = session()
     results: dict[int | None, dict[str, Any]] = {}
-    lines: list[str] = []
     for k, root in store_roots(s, shard):
         damage, done = _repair(s, root, head_of(k), yes)
         results[k] = {"damage": damage, "repaired": done}
-        lines += [head_of(k) + line for line in _result_lines(damage, done, yes)]
-    print_result(s, "jobscribe.db.repair/1", lines, of_site(results))
+        if not s.screen.json:  # at once: a later shard may be refused
+            for line in _result_lines(damage, done, yes):
+                s.screen.line(head_of(k) + line)
+    print_result(s, "jobscribe.db.repair/1", [], of_site(results))
     if any(r["repaired"] is None and not r["damage"].nothing for r in results.values()):
         raise SystemExit(1)
 

@@ -26,8 +26,8 @@ _DEVICE = os.makedev(1, 11)
 #: Size limit of a record in bytes; number of lines kept.
 _RECORD_BYTES, _KEPT = 8192, 500
 #: Limits of processor time (seconds): reading between other work, the first reading, reading at the
-#: end of a job. Not of elapsed time: on a busy machine the log would seem to be too long.
-#: And the maximum delay of a line after the death that it reports.
+#: end of a job. Elapsed time would make the log seem too long on a busy machine. The last value is
+#: the maximum delay (elapsed seconds) of a line after the death that it reports.
 BESIDE_SECS, AT_FIRST_SECS, AT_END_SECS, _LATE_SECS = 0.003, 0.03, 0.012, 0.004
 
 FORBIDDEN = "not permitted to read the kernel log"
