@@ -35,9 +35,9 @@ def test_cores_wait_and_a_full_quota_refuses_runs_and_uploads(
     site = make_site("slots.local_sequential=4", "slots.op_run=4", f"queues.file={file}").start()
     writes = "head -c 2000000 /dev/zero > out"
     first, second = shell(f"{writes}; until test -e {gate}; do sleep 0.05; done"), shell(writes)
-    site.submit(first)
+    assert "quotaWarning" not in site.submit(first), "nothing is written yet"
     site.running(first)
-    assert "quotaWarning" not in site.submit(second)
+    site.submit(second)
     said = until(
         lambda: (reply := site.status(second))["queueState"] == "user_limit" and reply, "it waits"
     )
