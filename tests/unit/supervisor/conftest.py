@@ -591,8 +591,17 @@ class Stage:
         return [type(e).__name__ for s, e in self.log if s == agent_stream(key or key_of())]
 
 
+def wide_stage() -> Stage:
+    """Return a stage with slots for many runs at once."""
+    return Stage(
+        cpu_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
+        op_run_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
+    )
+
+
 _KIT = SimpleNamespace(
     Stage=Stage,
+    wide_stage=wide_stage,
     spec=spec,
     jid_of=jid_of,
     key_of=key_of,
@@ -634,8 +643,4 @@ def stage() -> Stage:
 
 @pytest.fixture
 def wide() -> Stage:
-    """A stage with slots for many runs at once."""
-    return Stage(
-        cpu_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
-        op_run_slots={("local", "sequential"): 50, ("local", "parallel"): 50},
-    )
+    return wide_stage()

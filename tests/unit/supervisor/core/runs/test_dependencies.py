@@ -5,6 +5,7 @@ many followers do not block the loop.
 import time
 
 import pytest
+from decision_time import DECISION_SECS, longest
 
 from jobscribe.db.events.events import DependencyEnded, RunEnded, RunPurged, RunRequested
 from jobscribe.db.maintenance.checkpoints import trimmed
@@ -16,9 +17,6 @@ from jobscribe.supervisor.core.interface import effects as fx
 from jobscribe.supervisor.core.interface import timers
 from jobscribe.supervisor.core.interface.inputs import Cancel, Purge, Submit, TimerFired
 from jobscribe.supervisor.core.status.run_status import status
-
-#: Longest permitted decision (seconds), times five for a busy machine.
-DECISION_SECS = 0.05 * 5
 
 
 @pytest.fixture
@@ -399,7 +397,12 @@ MANY = 10_000
 
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("own_heap")
-def test_a_chain_of_ten_thousand_is_canceled_link_by_link(kit, stage):
+def test_a_chain_of_ten_thousand_is_canceled_link_by_link(kit):
+    assert longest(lambda: a_chain_of_ten_thousand(kit)) < DECISION_SECS
+
+
+def a_chain_of_ten_thousand(kit):
+    stage = kit.wide_stage()
     quick = Quick(kit, stage)
     quick.submit(0)
     for n in range(1, MANY):
@@ -410,7 +413,7 @@ def test_a_chain_of_ten_thousand_is_canceled_link_by_link(kit, stage):
     assert {j.status for j in stage.world.jobs.values()} == {
         "canceled"
     } and not stage.world.followers
-    assert quick.longest < DECISION_SECS
+    return quick.longest
 
 
 def cancel_of(kit, n):
@@ -419,7 +422,12 @@ def cancel_of(kit, n):
 
 @pytest.mark.timeout(120)
 @pytest.mark.usefixtures("own_heap")
-def test_ten_thousand_followers_of_one_run_are_told_some_at_a_time(kit, stage):
+def test_ten_thousand_followers_of_one_run_are_told_some_at_a_time(kit):
+    assert longest(lambda: ten_thousand_followers(kit)) < DECISION_SECS
+
+
+def ten_thousand_followers(kit):
+    stage = kit.wide_stage()
     quick = Quick(kit, stage)
     quick.submit(0)
     for n in range(1, MANY):
@@ -432,4 +440,4 @@ def test_ten_thousand_followers_of_one_run_are_told_some_at_a_time(kit, stage):
     assert sum(ended) == MANY - 1 and max(ended) <= 128
     assert not stage.world.followers and len(stage.world.agent(kit.key_of()).queued) == MANY - 1
     assert not [e for e in of(stage, RunEnded) if e.status == "completed"]
-    assert quick.longest < DECISION_SECS
+    return quick.longest

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from decision_time import DECISION_SECS, longest
 
 from jobscribe.db.events.events import TaskPlaced
 from jobscribe.protocol.wire.messages import PortsProbed
@@ -12,9 +13,6 @@ from jobscribe.supervisor.core.interface.inputs import DriverFailed
 from jobscribe.supervisor.core.resources.gang_allocator import AVOID_SECS
 from jobscribe.supervisor.core.resources.limit_pools import ArrayPool, RunDirPool
 from jobscribe.supervisor.core.status.run_status import status
-
-#: Longest permitted decision (seconds), times five for a busy machine.
-DECISION_SECS = 0.05 * 5
 
 
 @pytest.fixture
@@ -460,7 +458,12 @@ class Clocked:
 
 @pytest.mark.usefixtures("own_heap")
 @pytest.mark.parametrize("hosts", [1, 20])
-def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, here, hosts):
+def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, hosts):
+    assert longest(lambda: a_gang_of_a_thousand_tasks(kit, hosts)) < DECISION_SECS
+
+
+def a_gang_of_a_thousand_tasks(kit, hosts):
+    """Return the duration of its longest decision in seconds."""
     names = ["localhost", *(f"node{n}" for n in range(2, hosts + 1))]
     nodes = tuple(
         kit.node(h, cpu=1000 // hosts, memory_mb=10**6, first_port=20_000, last_port=30_000)
@@ -528,4 +531,5 @@ def test_a_gang_of_a_thousand_tasks_makes_no_decision_long(kit, here, hosts):
         and not stage.world.task_counts
         and not any(r.claims for r in stage.world.node_pools.values())
     )
-    assert max(clock.longest.values()) < DECISION_SECS, clock.longest
+    print(clock.longest)
+    return max(clock.longest.values())
