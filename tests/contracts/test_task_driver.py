@@ -28,6 +28,7 @@ import pytest
 import tornado.httpserver
 import tornado.netutil
 from fake_slurm import USER, FakeSlurm
+from process_search import pids_with
 
 from jobscribe.agent.batch.controller import BatchController
 from jobscribe.agent.files.output_reader import Evidence
@@ -67,7 +68,6 @@ from jobscribe.protocol.wire.messages import (
     TaskSpec,
     ToAgent,
 )
-from jobscribe.runtime import processes
 from jobscribe.runtime.log.logger import Log
 from jobscribe.supervisor.connections.hub import Hub
 from jobscribe.supervisor.connections.websocket import application
@@ -516,11 +516,9 @@ async def batch_site(request: pytest.FixtureRequest) -> AsyncIterator[Ground]:
         yield batch_site
     finally:
         await places.close()
-        left = [
-            p.pid
-            for p in processes.table().values()
-            if not p.over and str(root).encode() in processes._read(f"/proc/{p.pid}/cmdline")
-        ]
+        deadline = time.monotonic() + DEADLINE_SECS
+        while (left := pids_with(str(root))) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)  # a reaper ends shortly after its keeper
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         shutil.rmtree(root)

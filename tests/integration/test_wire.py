@@ -619,7 +619,7 @@ async def test_an_agent_that_never_connects_is_stopped_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local_site = InProcessSupervisor(
-        tmp_path / "silent", monkeypatch, agent_start_tries=3, agent_start_secs=0.3
+        tmp_path / "silent", monkeypatch, agent_start_tries=3, agent_start_secs=1.5
     )
     await local_site.open()
     try:
