@@ -26,7 +26,7 @@ DEADLINE_SECS = 30.0
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a process with these additional variables. It is killed at the end."""
+    """Start a process with these additional variables. It is killed at the end, with its children."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def start_(*argv: str, **env: str) -> "subprocess.Popen[bytes]":
@@ -44,7 +44,8 @@ def start() -> Iterator[Start]:
     yield start_
     for process in begun:
         with process:
-            process.kill()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def until(check: Callable[[], object], what: str) -> None:
