@@ -39,7 +39,7 @@ from jobscribe.protocol.wire.messages import (
 UNIX_USER = 123456
 #: Of these tests alone: an agent of another test may dial a port that is used again here.
 TOKEN = os.urandom(16).hex()
-WAIT_SECS = 30.0
+WAIT_SECS = 60.0
 
 
 class Supervisor:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from supervisor_process import until
+from supervisor_process import DEADLINE_SECS, until
 
 from jobscribe.client import Client
 
@@ -44,7 +44,7 @@ class Debugger:
         return self.until(key)
 
 
-def waiting_stop(client: Client, jid: str, secs: float = 30.0) -> dict[str, Any]:
+def waiting_stop(client: Client, jid: str, secs: float = DEADLINE_SECS) -> dict[str, Any]:
     def look() -> dict[str, Any] | None:
         stops = client.debug_list(jid)["stops"]
         return next((s for s in stops if not s["attached"]), None)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from consistency_check import events
 from supervisor_process import SupervisorProcess, until
 
-SECS = 20.0
 #: Words of at least a token's length. With exactly that length, it would have to look around each.
 _WORD, _CHARS = re.compile(rb"[A-Za-z0-9]{32,}"), 32
 
@@ -38,7 +37,6 @@ def tokens_in(site: SupervisorProcess, pid: int) -> list[str]:
     found: list[str] = until(
         look,
         f"a token is found in the memory of {pid}: without it none would be seen elsewhere",
-        SECS,
     )
     return found
 

@@ -10,7 +10,7 @@ from supervisor_process import SupervisorProcess
 import jobscribe
 
 SCRIPT = Path(jobscribe.__file__).parent / "etc/engines/snakemake.sh"
-END_SECS = 90.0
+END_SECS = 180.0
 
 
 def program() -> str:

@@ -30,7 +30,9 @@ from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.session_folders import log_files
 
-DEADLINE_SECS = 30.0
+#: Longest wait for what has no deadline of its own. On a processor shared with twice as many busy
+#: processes as processors, such waits took up to 25 s.
+DEADLINE_SECS = 60.0
 UID = "SystemU1"
 #: Relative paths would change their meaning in a process that changes its directory.
 PYTHON_PATH = os.pathsep.join(

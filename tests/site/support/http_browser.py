@@ -8,9 +8,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-from supervisor_process import Answer, SupervisorProcess, until
+from supervisor_process import DEADLINE_SECS, Answer, SupervisorProcess, until
 
-DEADLINE_SECS = 30.0
 _numbers = itertools.count(1)
 #: All open browsers. `close_all` ends them after a test.
 _open: list["Browser"] = []

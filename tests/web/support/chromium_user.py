@@ -42,7 +42,7 @@ needs_browser = pytest.mark.skipif(
     not os.access(firefox_bidi.FIREFOX if IS_FIREFOX else CHROMIUM, os.X_OK),
     reason="the browser is not here; etc/engines/chromium.sh or firefox.sh installs it",
 )
-SECS = 40.0
+SECS = 60.0
 #: Waits in the page until the text of an element differs from `last`, at most for a second. A look of
 #: the test takes its process, the driver and two of the browser; a change of the document takes none.
 _CHANGE = """([selector, last]) => new Promise((done) => {
