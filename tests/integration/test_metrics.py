@@ -19,6 +19,7 @@ import os, subprocess, sys, time
 kept = bytearray(b"x" * (64 << 20))
 burn = "import time\\nwhile time.process_time() < 0.5: sum(range(10000))"
 subprocess.run([sys.executable, "-c", burn], check=True)
+open("burnt", "w").close()
 while not os.path.exists("enough"):
     time.sleep(0.05)
 """
@@ -36,7 +37,8 @@ def test_what_a_job_takes_is_known_while_it_runs_and_when_it_is_over(
 ) -> None:
     run = spec([sys.executable, "-c", PROGRAM])
     site.submit(run)
-    site.running(run)
+    ended = Path(site.running(run)["runDir"]) / "burnt"
+    until(ended.exists, "its child has ended")
 
     def burnt() -> dict[str, Any] | None:
         (task,) = metrics(site, run)["tasks"]

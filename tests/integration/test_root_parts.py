@@ -36,7 +36,7 @@ def refused(site: SupervisorProcess, *words: str) -> str:
     """
     before = _files(site.root)
     (site.place / "up.log").write_text("")
-    out, _ = site.launch().communicate(timeout=20)
+    out, _ = site.launch().communicate(timeout=60)
     said = site.log()
     assert out == b"" and "Traceback" not in said
     for word in words:
