@@ -18,6 +18,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 import time
 from collections.abc import Generator
 from typing import Any
@@ -42,6 +43,8 @@ REPEATS, AT_MOST = 2, rerun_count.AT_MOST + 1
 CALM_SECS, WAIT_SECS = 3.0, 60.0
 #: Whether this process has run a test that uses processes.
 _mixed = pytest.StashKey[bool]()
+#: Whether the last test of this process was repeated.
+_was_repeated = pytest.StashKey[bool]()
 _began, _failed, _timeout = (
     pytest.StashKey[scheduling_noise.Moment](),
     pytest.StashKey[str](),
@@ -149,12 +152,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             )
 
 
+def _collect_leftovers() -> None:
+    """Collect what a test has left open that failed before it was repeated: the warnings about it
+    would fail another test.
+    """
+    hook, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+
+
 def _uses_processes(item: pytest.Item) -> bool:
     return item.get_closest_marker("process") is not None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.session.stash.get(_was_repeated, False):
+        item.session.stash[_was_repeated] = False
+        _collect_leftovers()
     if not _uses_processes(item):
         _guard.watch(item.nodeid)
         return
@@ -197,6 +214,7 @@ def pytest_runtest_makereport(
         report.longrepr = f"without the marker `process`, this test calls {', '.join(calls)}"
     if call.when == "teardown":
         _guard.watch("")
+    item.session.stash[_was_repeated] = item.nodeid in _repeated
     if report.failed:
         item.stash[_failed] = item.stash.get(_failed, "") or report.when
     return report

@@ -185,6 +185,27 @@ def test_next(shared):
     ), said
 
 
+def test_what_a_repeated_test_left_open_fails_no_other(tried: Tried) -> None:
+    said = tried("""
+import gc, socket
+
+def test_once():
+    tried.append(1)
+    if len(tried) == 1:
+        left = [socket.socket()]
+        left.append(left)
+        stand_still()
+        assert False
+
+def test_next():
+    pass
+
+def test_collects():
+    gc.collect()
+""")
+    assert "3 passed, 1 rerun in" in said and "ended with 0" in said, said
+
+
 def test_a_standstill_of_the_file_counts_for_what_its_end_says(tried: Tried) -> None:
     said = tried("""
 @pytest.fixture(scope="module")

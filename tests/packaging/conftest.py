@@ -32,7 +32,7 @@ def run(*args: str | pathlib.Path, cwd: pathlib.Path, **env: str) -> str:
         or k.startswith(("PIP_", "SSL_", "http", "HTTP", "no_proxy"))
     }
     done = subprocess.run(
-        list(map(str, args)), cwd=cwd, env=kept | env, capture_output=True, text=True, timeout=110
+        list(map(str, args)), cwd=cwd, env=kept | env, capture_output=True, text=True, timeout=220
     )
     assert done.returncode == 0, f"{args}\n{done.stdout}\n{done.stderr}"
     return done.stdout

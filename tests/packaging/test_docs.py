@@ -170,7 +170,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=220,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -42,7 +42,7 @@ def run(*args: str | pathlib.Path, code: int = 0, **env: str) -> str:
     """Return the stdout of a command run in `/` with a minimal environment."""
     kept = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
     done = subprocess.run(
-        list(map(str, args)), cwd="/", env=kept | env, capture_output=True, text=True, timeout=110
+        list(map(str, args)), cwd="/", env=kept | env, capture_output=True, text=True, timeout=220
     )
     assert done.returncode == code, f"{args}\n{done.stdout}\n{done.stderr}"
     return done.stdout

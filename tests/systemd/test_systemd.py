@@ -562,7 +562,8 @@ def test_with_version_2_alone_a_restart_finds_its_place_beside_running_jobs() ->
     try:
         machine.up().install()
         job = Job(machine, f"cat /proc/self/cgroup > seen; {WAITS}").running()
-        seen = until(lambda: (job.folder / "seen").read_text(), "it has said where it is")
+        file = job.folder / "seen"
+        seen = until(lambda: file.exists() and file.read_text(), "it has said where it is")
         assert re.search(
             r"^0::/system.slice/jobscribe-supervisor.service/jobscribe-.*/job-", seen, re.MULTILINE
         )

@@ -368,7 +368,10 @@ class Machine:
             connection.close()
 
     def post(self, path: str, **body: Any) -> Any:
-        code, answer = self.ask("POST", "/api/" + path, body)
+        try:
+            code, answer = self.ask("POST", "/api/" + path, body)
+        except ConnectionRefusedError:
+            pytest.fail("the supervisor is not there:\n" + "\n".join(self.journal()[-40:]))
         assert code == 200, (path, code, answer)
         return answer
 

@@ -87,7 +87,7 @@ class Keeper:
         self._listener.bind(str(path))
         self._listener.listen()
         path.chmod(0o777)
-        self._listener.settimeout(10)
+        self._listener.settimeout(60)
         log = (self.place / "keeper.log").open("ab")
         reaper = subprocess.Popen(
             [*self.through, sys.executable, str(_HARNESS), str(self.uid), str(path)],
@@ -105,8 +105,14 @@ class Keeper:
         assert reaper.stdin is not None
         reaper.stdin.write(json.dumps(self.config).encode())
         reaper.stdin.close()
-        self.process = KeeperProcess(reaper, self.place)
-        return self.accept()
+        try:
+            self.process = KeeperProcess(reaper, self.place)
+            return self.accept()
+        except BaseException:
+            reaper.kill()
+            reaper.wait()
+            self._listener.close()
+            raise
 
     def accept(self) -> "Keeper":
         """Accept the keeper's next agent."""
@@ -132,7 +138,7 @@ class Keeper:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             finally:
                 self.process.kill()
                 self.process.wait()
@@ -144,7 +150,7 @@ class Keeper:
         left = self.naps()
         for p in left:
             p.kill()
-        self.process.reaper.wait(20)
+        self.process.reaper.wait(60)
         assert not left, f"processes of a job are left: {left}"
 
     def naps(self) -> list[psutil.Process]:

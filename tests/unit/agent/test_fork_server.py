@@ -119,7 +119,7 @@ class Template:
 
     def close(self) -> None:
         self.socket.close()
-        assert self.process.wait(10) == 0
+        assert self.process.wait(60) == 0
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def test_the_executed_form_does_the_same(root: Path, package: str) -> None:
     until(lambda: len(agents()) == 2)
     process.terminate()  # a reaper ends with its keeper only
     keeper.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

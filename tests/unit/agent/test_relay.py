@@ -109,7 +109,7 @@ class Running:
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(10)
+        return self.process.wait(60)
 
 
 @pytest.fixture

@@ -133,7 +133,7 @@ def test_a_stop_that_was_noted_and_never_signaled_does_not_decide_an_exit(
     keeper = new_keeper(env={"JOBSCRIBE_CRASHPOINT": f"keeper.stopping:1:{place}/struck"})
     token = keeper.started(f"sleep {JOB_SECS}; exit 6")
     keeper.stop(token)
-    keeper.process.wait(10)
+    keeper.process.wait(60)
     keeper.kill()
     assert json.loads(keeper.text(token, "stop.json"))["signaled"] is False
     until((keeper.evidence(token) / "wait-status.json").exists)
@@ -217,7 +217,7 @@ def test_an_order_that_comes_again_after_a_keeper_was_killed_starts_nothing(
     assert keeper.end_of(over).code == 6
     keeper.send(do="forget", names=[over.name])
     token = keeper.launch("echo begun; sleep NAP; exit 7")
-    keeper.process.wait(10)
+    keeper.process.wait(60)
     keeper.kill()
     until(lambda: keeper.text(token) == "begun\n")
     following = new_keeper()

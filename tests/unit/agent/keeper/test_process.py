@@ -256,7 +256,7 @@ def test_the_keeper_ends_with_its_jobs_when_it_is_told_to(keeper: Keeper) -> Non
     keeper.send(do="quit", stopJobs=True, grace=0.2)
     exit_ = keeper.end_of(token)
     assert exit_.stop_reason == "shutdown"
-    assert keeper.process.wait(10) == 0
+    assert keeper.process.wait(60) == 0
     assert keeper.naps() == []
 
 
@@ -265,14 +265,14 @@ def test_sigterm_ends_the_keeper_with_its_jobs(keeper: Keeper) -> None:
     keeper.process.terminate()
     exit_ = keeper.end_of(token)
     assert (exit_.stop_reason, exit_.signal) == ("shutdown", 15)
-    assert keeper.process.wait(10) == 0
+    assert keeper.process.wait(60) == 0
 
 
 def test_the_keeper_ends_without_its_jobs_when_it_is_told_to(new_keeper: "type[Keeper]") -> None:
     keeper = new_keeper()
     token = keeper.started("sleep NAP; exit 6")
     keeper.send(do="quit", stopJobs=False, grace=0.2)
-    assert keeper.process.wait(10) == 0
+    assert keeper.process.wait(60) == 0
     assert keeper.naps()
     following = new_keeper()
     assert [(e["token"], e["state"]) for e in following.hello["executions"]] == [

@@ -47,6 +47,6 @@ def test_the_exit_of_a_process_that_was_between_fork_and_exec_is_recorded(tmp_pa
     )
     until((tmp_path / "looked").exists)
     (tmp_path / "go").touch()
-    assert reaper.wait(10) == -9, "it ends as its keeper did"
+    assert reaper.wait(60) == -9, "it ends as its keeper did"
     seen = wait_status.read(str(tmp_path / "run" / "e1"), None, None)
     assert seen is not None and seen.exit_fields() == {"code": 7}

@@ -480,7 +480,7 @@ def test_a_start_that_was_never_noted_tells_its_exit(
     """The keeper dies between spawn and record; the job ends before or after the next one starts."""
     keeper = new_keeper(env={"JOBSCRIBE_CRASHPOINT": f"keeper.spawned:1:{place}/struck"})
     token = keeper.launch(shell)
-    keeper.process.wait(10)
+    keeper.process.wait(60)
     keeper.kill()
     following = new_keeper()
     known = {e["token"]: e for e in following.hello["executions"]}[str(token)]

@@ -20,7 +20,7 @@ class KeeperProcess:
     def __init__(self, reaper: "subprocess.Popen[bytes]", place: Path) -> None:
         self.reaper = reaper
         file = place / f"keeper-of-{reaper.pid}"
-        self._wait_for(file.exists, 10)
+        self._wait_for(file.exists, 60)
         said = json.loads(file.read_text())
         self.pid: int = said["pid"]
         self.ticks: int = said["startTicks"]
@@ -33,7 +33,7 @@ class KeeperProcess:
         gone = not processes.alive(self.pid, self.ticks) and self.reaper.poll() is not None
         return -signal.SIGKILL if gone else None
 
-    def wait(self, timeout: float = 20) -> int | None:
+    def wait(self, timeout: float = 60) -> int | None:
         self._wait_for(lambda: self.poll() is not None, timeout)
         return self.poll()
 

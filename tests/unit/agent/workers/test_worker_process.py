@@ -94,7 +94,7 @@ class Worker:
         for channel, output in self.opened:
             channel.close()
             os.close(output)
-        assert self.process.wait(10) == 0, (self.place / "stderr").read_text()
+        assert self.process.wait(60) == 0, (self.place / "stderr").read_text()
         assert (self.place / "stderr").read_text() == ""
         assert not self.folder.exists()
 
