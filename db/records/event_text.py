@@ -236,8 +236,9 @@ def _of_run(
         case RunRequested():
             spec = event.spec
             named = f" {_clean(spec.sim_name)!r}" if spec.sim_name else ""
+            kind = " ".join(dict.fromkeys((spec.simulation_type, spec.compute_model)))
             return (
-                f"run {event.serial} requested by {spec.uid}: {spec.simulation_type} {spec.compute_model}{named}, {spec.job_run_mode} on"
+                f"run {event.serial} requested by {spec.uid}: {kind}{named}, {spec.job_run_mode} on"
                 f" {spec.driver} (request {event.req_id})"
                 + _requested_roles(event)
                 + (f", cloned from {spec.cloned_from}" if spec.cloned_from else "")

@@ -19,7 +19,7 @@ def stored(events: list) -> list[Stored]:
 
 def test_the_story_of_a_run() -> None:
     assert [line[24:] for line in story(stored(life(7)))] == [
-        "             run 7 requested by EPRSuser: command command, sequential on local (request request-7)",
+        "             run 7 requested by EPRSuser: command, sequential on local (request request-7)",
         "    +0.001s  task main/0 of run 7 attempt 1 placed on local.sequential.EPRSuser@node1"
         f" (op {op_id(token(7), 'run')[:6]})",
         "    +0.001s  task main/0 of run 7 attempt 1 started: pid 77 on node1",
