@@ -90,15 +90,19 @@ def test_a_half_open_link_is_noticed_by_both_ends_and_nothing_starts_twice(
 
 
 def test_half_open_again_and_again_while_runs_of_one_slot_follow_each_other(
-    site: SupervisorProcess, stamps: Stamps
+    site: SupervisorProcess, stamps: Stamps, tmp_path: Path
 ) -> None:
+    """A run ends while the connection is half open, or is sent over it."""
+    go = tmp_path / "go"
     with diverted(site) as proxy:
-        run = stamps.job("slot", "sleep 0.1")
+        run = stamps.job("slot", f"while [ ! -e {go} ]; do sleep 0.05; done")
         for n in range(4):
+            go.unlink(missing_ok=True)
             site.post("run-simulation", reqId=f"once-more-{n}", run=run, forceRun=True)
             if n % 2:
                 until(lambda n=n: len(stamps.of("slot")) > 2 * n, "it started")
             proxy.hold()
+            go.touch()
             until(
                 lambda: (
                     proxy.open == 0

@@ -203,7 +203,7 @@ def test_a_run_that_waits_too_long_never_starts(shared: SupervisorProcess) -> No
     for run in blockers:
         shared.submit(run)
     until(lambda: len(naps(nap)) == 4, "all slots are taken")
-    late = spec(["true"], queueLimitSecs=0.5)
+    late = spec(["true"], queueLimitSecs=2.0)
     assert shared.submit(late)["state"] == "pending"
     waiting = shared.status(late)
     assert (

@@ -86,3 +86,17 @@ def test_a_database_that_does_not_sync_loses_what_it_said(
 def test_a_database_that_syncs_loses_nothing(tmp_path: Path, image: Path) -> None:
     strace_calls.required()
     assert losses(tmp_path, image, "FULL") == (0, 90)
+
+
+def test_the_last_write_of_a_killed_thread_is_a_whole_one(tmp_path: Path) -> None:
+    """Earlier short writes, and those of other threads, are what they say."""
+    file = r'3<\x2f\x61>, "\x61\x62\x63", 3, 0'
+    (tmp_path / "trace").write_text(
+        f"7 pwrite64({file}) = 2\n"
+        f"7 pwrite64({file} <unfinished ...>\n"
+        "8 fdatasync(3<\\x2f\\x61>) = 0\n"
+        "7 <... pwrite64 resumed>) = 1\n"
+        "7 +++ killed by SIGKILL +++\n"
+    )
+    seen = [(c.pid, c.name, c.result) for c in strace_calls.calls(tmp_path / "trace")]
+    assert seen == [(7, "pwrite64", 2), (8, "fdatasync", 0), (7, "pwrite64", 3)]

@@ -134,10 +134,23 @@ def tracer_of(pid: int) -> int:
 
 def calls(trace: Path, first: int = 0) -> list[Call]:
     """Return the calls observed so far, unordered. first: the number of the first moment."""
-    return [
+    out = [
         c._replace(began=c.began + first, ended=None if c.ended is None else c.ended + first)
         for c in _calls(trace)
     ]
+    for number in {c.pid: n for n, c in enumerate(out)}.values():
+        out[number] = _whole(out[number])
+    return out
+
+
+def _whole(last: Call) -> Call:
+    """Return the last call of a thread, with the result of a whole write if it is a short one. If a
+    thread is killed as a call returns, strace may report another value: 6 of 48 bytes were seen,
+    and the file had all of them.
+    """
+    if last.name not in ("write", "pwrite64") or last.result is None or last.result < 0:
+        return last
+    return last._replace(result=len(data_of(last.args[1])))
 
 
 def _calls(trace: Path) -> Iterator[Call]:
