@@ -156,7 +156,7 @@ def _counted(site: SupervisorProcess) -> tuple[dict[str, Any], int]:
 
 
 def _settled(site: SupervisorProcess) -> tuple[dict[str, Any], int]:
-    """Return the first count that is the same twice: a busy machine is late with what passes."""
+    """Return the count once two in a row are equal: timers and tasks end late on a busy machine."""
     counts = [_counted(site)]
 
     def same() -> bool:

@@ -201,9 +201,8 @@ def test_a_job_that_ends_while_no_keeper_is_there_tells_its_own_exit(
     oracle.let_go()
     until(lambda: ticks is not None and not processes.alive(pid, ticks), "the job ended by itself")
     site.start()
-    assert site.status(oracle.run)["state"] in ("running", "error"), (
-        "the agent may have told its end"
-    )
+    said = site.status(oracle.run)
+    assert said["state"] == "running" or said["exit"]["code"] == 7, "no other end is reported"
     oracle.check(site, source="keeper")
 
 

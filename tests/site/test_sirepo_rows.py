@@ -438,7 +438,7 @@ def test_41_several_users_codes_and_cancels_at_once(site: SupervisorProcess) -> 
             seen.append(("report", b.finished(report)["state"]))
             seen.append(("animation", status["state"]))
             seen.append(("frames", str([b.frame(animation, status, i).code for i in range(5)])))
-        finally:  # the site of other tests is to have nothing left
+        finally:  # also after a failure: other tests need this site without runs
             seen.append(("doomed", b.cancel(doomed)["state"]))
         seen.append(("download", str(b.download(report, "csv").code)))
 

@@ -89,7 +89,7 @@ def test_a_database_that_syncs_loses_nothing(tmp_path: Path, image: Path) -> Non
 
 
 def test_the_last_write_of_a_killed_thread_is_a_whole_one(tmp_path: Path) -> None:
-    """Earlier short writes, and those of other threads, are what they say."""
+    """An earlier short write of the thread keeps its result."""
     file = r'3<\x2f\x61>, "\x61\x62\x63", 3, 0'
     (tmp_path / "trace").write_text(
         f"7 pwrite64({file}) = 2\n"

@@ -30,8 +30,8 @@ from jobscribe.protocol.ids import AgentKey
 from jobscribe.runtime import processes
 from jobscribe.runtime.log.session_folders import log_files
 
-#: Longest wait for what has no deadline of its own. On a processor shared with twice as many busy
-#: processes as processors, such waits took up to 25 s.
+#: Limit of waits that are no guarantee. Beside eight busy loops on two processors, they took up to
+#: 25 s.
 DEADLINE_SECS = 60.0
 UID = "SystemU1"
 #: Relative paths would change their meaning in a process that changes its directory.

@@ -8,9 +8,9 @@ RUNS = 3
 
 
 def longest(scenario: Callable[[], float]) -> float:
-    """Return the longest decision of a scenario (seconds of processor time) if it is within the
-    limit, else the shortest of the longest of three runs: where another machine takes the
-    processor, its time counts as ours. A scenario makes its own stage.
+    """Return the longest decision of a scenario, in seconds of processor time. A scenario over the
+    limit runs up to three times, and the lowest result counts: processor time includes time that
+    another machine took. A scenario makes its own stage.
     """
     found = scenario()
     for _ in range(RUNS - 1):
